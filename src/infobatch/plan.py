@@ -1,0 +1,226 @@
+"""A plan is one epoch: which samples, in which order, with which weights.
+
+Everything here is a pure function of its arguments, in numpy, and knows nothing of loaders, devices
+or training. The words: a policy sorts the samples into *strata* by their scores; from a stratum of
+``n`` samples with prune ratio ``r`` the draw keeps ``k = round((1 - r) n)``, every k-subset with the
+same chance, so that each sample is in with probability exactly ``k / n`` and a kept one weighs
+exactly ``n / k``. The expected weighted gradient is then the full gradient, and the weights of every
+epoch sum to the number of samples (the paper's Eq. 8, "forced").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+FloatArray = npt.NDArray[np.float32]
+LabelArray = npt.NDArray[np.uint8]
+
+MAX_STRATA = 254
+_DROPPED = 255  # the label of a sample that is not in the plan
+_BLOCK = 1 << 17  # samples drawn at a time: the temporaries stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class Strata:
+    """What a policy says of the scores: the stratum of each sample and how to prune each stratum.
+
+    ``labels`` has one uint8 a sample: 0 means "always kept, weight 1", ``g >= 1`` means that a
+    share ``ratios[g - 1]`` of the stratum is pruned. ``thresholds`` are only reported (``plan``,
+    ``savings``). ``rescale=False`` leaves every weight at 1, which is biased: for baselines.
+
+    A policy with continuous keep probabilities rounds them to at most 254 strata. That costs no
+    exactness: what is kept of each stratum is counted, and weighted by what was counted.
+    """
+
+    labels: LabelArray
+    ratios: tuple[float, ...]
+    thresholds: tuple[float, ...] = ()
+    rescale: bool = True
+
+    def __post_init__(self) -> None:
+        if self.labels.dtype != np.uint8 or self.labels.ndim != 1:
+            raise TypeError(
+                f"Strata(labels=…) got {self.labels.dtype} of shape {self.labels.shape}, expected a "
+                "one-dimensional uint8 array with one label a sample. Use labels.astype(np.uint8)."
+            )
+        if len(self.ratios) > MAX_STRATA or not all(0 <= ratio < 1 for ratio in self.ratios):
+            raise ValueError(
+                f"Strata(ratios=…) got {self.ratios}, expected at most {MAX_STRATA} prune ratios, "
+                "each in [0, 1). A ratio of 1 would never show a sample again and has no weight."
+            )
+        if self.labels.size and int(self.labels.max()) > len(self.ratios):
+            raise ValueError(
+                f"Strata(labels=…) has label {int(self.labels.max())}, but only {len(self.ratios)} "
+                "ratios. Label 0 is kept whole, label g is pruned by ratios[g - 1]."
+            )
+
+    @classmethod
+    def below(cls, scores: FloatArray, bands: Sequence[tuple[float, float]]) -> Strata:
+        """Prune by bands of scores: ``bands`` are (threshold, ratio) with rising thresholds.
+
+        A sample belongs to the first band whose threshold is above its score; one that is below no
+        threshold, or that has no score (NaN), is always kept.
+        """
+        thresholds = tuple(float(np.float32(threshold)) for threshold, _ in bands)
+        # The number of thresholds above a score counts the bands from the top: label 1 is the
+        # highest band. Adding booleans is several times faster than assigning under masks.
+        labels = np.zeros(len(scores), np.uint8)
+        for threshold in thresholds:
+            labels += (scores < np.float32(threshold)).view(np.uint8)
+        return cls(labels, tuple(ratio for _, ratio in reversed(bands)), thresholds)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One epoch's samples in visiting order, with their weights; the same on every rank.
+
+    ``words`` packs a sample's index and, above it, the number of its weight class: four bytes a
+    position while indices and classes fit into 32 bits. ``order`` and ``weights`` unpack all of it.
+    """
+
+    num_samples: int
+    words: npt.NDArray[Any] = field(repr=False)
+    index_bits: int = field(repr=False)
+    class_weights: npt.NDArray[np.float64]
+    thresholds: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every sample is visited (then every weight is exactly 1)."""
+        return len(self.words) == self.num_samples
+
+    @property
+    def order(self) -> torch.Tensor:
+        """The samples' indices in visiting order, int64."""
+        return torch.from_numpy(self.indices(self.words).astype(np.int64))
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weight of each position of ``order``, float64."""
+        return torch.from_numpy(self.class_weights[self.classes(self.words)])
+
+    def indices(self, words: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Unpack the sample indices of some of this plan's words."""
+        indices: npt.NDArray[Any] = words & words.dtype.type((1 << self.index_bits) - 1)
+        return indices
+
+    def classes(self, words: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """Unpack the weight classes of some of this plan's words."""
+        classes: npt.NDArray[np.uint8] = (words >> words.dtype.type(self.index_bits)).astype(
+            np.uint8
+        )
+        return classes
+
+
+def whole_plan(num_samples: int, *, seed: int, epoch: int) -> Plan:
+    """All samples in a random order, each with weight 1: the first epoch, and annealing."""
+    return draw_plan(Strata(np.zeros(num_samples, np.uint8), ()), seed=seed, epoch=epoch)
+
+
+def draw_plan(strata: Strata, *, seed: int, epoch: int) -> Plan:
+    """Draw the samples of an epoch, exactly k of n in each stratum, and put them in random order.
+
+    Each sample has random numbers of its own, keyed by (seed, epoch) and its index. So a draw
+    changes little where few scores do: a sample that crosses a threshold moves itself, and the
+    counts' correction moves a handful of others.
+    """
+    labels = strata.labels
+    sizes = np.bincount(labels, minlength=len(strata.ratios) + 1)
+    weights = np.ones(len(sizes))
+    if any(strata.ratios):
+        keep_stream, order_stream, repair_stream = np.random.SeedSequence((seed, epoch)).spawn(3)
+        targets = keep_counts(sizes, strata.ratios)
+        labels = _keep_exactly(strata, targets, keep_stream, repair_stream)
+        if strata.rescale:
+            weights = np.divide(sizes, targets, out=weights, where=targets > 0)
+    else:
+        order_stream = np.random.SeedSequence((seed, epoch)).spawn(2)[1]
+        labels = np.zeros_like(labels)
+    words, index_bits = _in_random_order(labels, len(sizes), order_stream)
+    return Plan(len(labels), words, index_bits, weights, strata.thresholds)
+
+
+def keep_counts(sizes: npt.NDArray[np.int64], ratios: Sequence[float]) -> npt.NDArray[np.int64]:
+    """How many of each stratum stay: ``round((1 - r) n)``, but at least one of any that has some.
+
+    Stratum 0 stays whole. A stratum must not vanish: its samples would have weight 1/0.
+    """
+    kept = [int(sizes[0])]
+    for size, ratio in zip(sizes[1:].tolist(), ratios, strict=True):
+        kept.append(min(size, max(1, round((1 - ratio) * size))))
+    return np.array(kept, np.int64)
+
+
+def _keep_exactly(
+    strata: Strata,
+    targets: npt.NDArray[np.int64],
+    keep_stream: np.random.SeedSequence,
+    repair_stream: np.random.SeedSequence,
+) -> LabelArray:
+    """Return the labels with the pruned samples' replaced by _DROPPED.
+
+    First every sample is kept or not by itself, which needs no sorting; then each stratum's
+    surplus or lack, of the order of √n, is corrected by samples chosen uniformly. Because the
+    samples of a stratum are interchangeable in both steps, every subset of k is equally likely.
+    """
+    labels = strata.labels
+    count = len(labels)
+    bits = np.random.SFC64(keep_stream)
+    prune_below = np.array([0, *(round(ratio * 65536) for ratio in strata.ratios)])
+    prune_below = np.minimum(prune_below, 65535).astype(np.uint16)
+    keep = np.empty(count, np.bool_)
+    for start in range(0, count, _BLOCK):
+        block = labels[start : start + _BLOCK]
+        random = bits.random_raw((len(block) + 3) // 4).view(np.uint16)[: len(block)]
+        np.greater_equal(random, prune_below[block], out=keep[start : start + _BLOCK])
+
+    generator = np.random.Generator(np.random.SFC64(repair_stream))
+    for label in range(1, len(targets)):
+        in_stratum = labels == label
+        surplus = int(np.count_nonzero(keep & in_stratum) - targets[label])
+        if surplus:
+            movable = np.flatnonzero(in_stratum & (keep if surplus > 0 else ~keep))
+            moved = generator.choice(len(movable), abs(surplus), replace=False, shuffle=False)
+            keep[movable[moved]] = surplus < 0
+    return np.where(keep, labels, np.uint8(_DROPPED))
+
+
+def _in_random_order(
+    labels: LabelArray, num_classes: int, stream: np.random.SeedSequence
+) -> tuple[npt.NDArray[Any], int]:
+    """Pack the samples that are not dropped into words and shuffle them.
+
+    A 64-bit key carries random bits on top and the word below, so that one sort of plain integers
+    both shuffles and carries the payload. Where two samples agree in all random bits (35 bits at
+    100 million samples) their order is that of their indices, which no training can notice.
+    """
+    count = len(labels)
+    index_bits = max(1, (count - 1).bit_length())
+    word_bits = index_bits + (num_classes - 1).bit_length()
+    payload = np.uint64((1 << word_bits) - 1)
+    bits = np.random.SFC64(stream)
+    keys = np.empty(count - np.count_nonzero(labels == _DROPPED), np.uint64)
+    filled = 0
+    for start in range(0, count, _BLOCK):
+        block = labels[start : start + _BLOCK]
+        random = bits.random_raw(len(block))
+        kept = np.flatnonzero(block != _DROPPED)
+        out = keys[filled : filled + len(kept)]
+        np.take(random, kept, out=out)
+        out &= ~payload
+        out |= (kept + start).view(np.uint64)
+        if num_classes > 1:
+            out |= block[kept].astype(np.uint64) << np.uint64(index_bits)
+        filled += len(kept)
+    keys.sort()
+    keys &= payload
+    return keys.astype(np.uint32 if word_bits <= 32 else np.uint64), index_bits

@@ -1,0 +1,379 @@
+"""The pruner: losses in, plans out. It owns the scores and knows which epoch it is."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from infobatch.checks import check_count, check_delta, check_index, check_losses, check_scores
+from infobatch.distributed import Ranks, check_ranks, resolve_ranks
+from infobatch.ledger import Ledger, Progress
+from infobatch.per_sample import PerSample
+from infobatch.plan import FloatArray, Plan, draw_plan, whole_plan
+from infobatch.policies import Policy, resolve_policy
+from infobatch.sampler import PlanSampler, Walk
+from infobatch.savings import EpochPasses, Savings
+from infobatch.state import STATE_VERSION, check_state, fingerprint
+
+
+class Pruner:
+    """Prunes the epochs of a training run over ``num_samples`` samples.
+
+    Give ``sampler`` to a loader, and the per-sample losses of each of its batches to ``update``.
+    Scores stay frozen during an epoch; the next epoch's plan is drawn from them when it is first
+    asked for. Epochs from ``delta * num_epochs`` on are whole, with weight 1.
+
+    >>> pruner = Pruner(6, num_epochs=2, delta=1.0)
+    >>> for epoch in range(2):
+    ...     for index in pruner.sampler:
+    ...         loss = pruner.update(torch.tensor([float(index)]))
+    >>> print(pruner.savings)
+    Saved 8.3% of 12 sample passes (11 made in 2 epochs)
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        num_epochs: int,
+        *,
+        policy: Policy | str | None = None,
+        delta: float = 0.875,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        check_ranks(rank, world_size)
+        self.num_samples = check_count("num_samples", num_samples, "an empty data set cannot train")
+        self.num_epochs = check_count("num_epochs", num_epochs, "training takes at least one epoch")
+        self.delta = check_delta(delta)
+        self.seed = check_count("seed", seed, "it is the key of the random draws", least=0)
+        self.policy = resolve_policy(policy)
+        self._place = (rank, world_size, process_group)
+        self._scores: FloatArray = np.full(self.num_samples, np.nan, np.float32)
+        self._epoch = 0
+        self._epoch_was_set = False
+        self._ledger: Ledger | None = None
+        self._walk: Walk | None = None
+        self._history: list[EpochPasses] = []
+        self._sampler = PlanSampler(self._begin, self._remaining, self.set_epoch)
+
+    # What a loader uses.
+
+    @property
+    def sampler(self) -> PlanSampler:
+        """The sampler for a ``DataLoader``; always the same object."""
+        return self._sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next; needed only where epochs are not simply iterated in turn."""
+        epoch = check_count("set_epoch(): epoch", epoch, "epochs are counted from 0", least=0)
+        if epoch == self._epoch:
+            self._epoch_was_set = True
+        else:
+            self._move_to(epoch)
+
+    def _begin(self, walk: Walk) -> Ledger:
+        """Begin a pass over the epoch: this one if nothing of it was trained on, else the next."""
+        if self._ledger is not None and self._ledger.started:
+            self._move_to(self._epoch if self._epoch_was_set else self._epoch + 1)
+        self._epoch_was_set = False
+        ledger = self._current_ledger()
+        ledger.lookahead = None
+        self._walk = walk
+        return ledger
+
+    def _remaining(self) -> int:
+        self._move_on_if_over()
+        return len(self._current_ledger())
+
+    # What a training loop uses.
+
+    def update(
+        self,
+        losses: torch.Tensor | PerSample,
+        *,
+        scores: torch.Tensor | None = None,
+        index: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Record a batch's losses and return the mean of weight × loss, for ``backward()``.
+
+        ``losses`` has one entry a sample. ``scores`` ranks the samples where it is not the loss.
+        ``index`` names the samples, where the batch carries them; without it the batches must come
+        in the sampler's order, one update each (or several, for parts of a batch in turn).
+        """
+        if isinstance(losses, PerSample):
+            losses, scores = losses
+        check_losses("update()", losses)
+        if scores is not None:
+            check_scores(scores, losses)
+        values = losses if scores is None else scores
+        if index is not None:
+            index = check_index("update", index, losses)
+            ledger = self._current_ledger()
+            weights = _weights_in_plan("update", ledger, index, losses)
+            ledger.record_at(index, values)
+            return _weighted_mean(losses, weights)
+        ledger, handed_out = self._walked("update()")
+        count = len(losses)
+        start = ledger.claim("update()", count, handed_out)
+        ledger.record_next(values, start, handed_out)
+        return _weighted_mean(losses, ledger.weights_at_positions(start, count, losses))
+
+    def reweight(self, losses: torch.Tensor, *, index: torch.Tensor | None = None) -> torch.Tensor:
+        """The weighted mean for another forward of the last updated batch: nothing is recorded.
+
+        For optimizers that evaluate a batch more than once, such as SAM or L-BFGS.
+        """
+        check_losses("reweight()", losses)
+        if index is not None:
+            index = check_index("reweight", index, losses)
+            return _weighted_mean(
+                losses, _weights_in_plan("reweight", self._current_ledger(), index, losses)
+            )
+        ledger, _ = self._walked("reweight()")
+        return _weighted_mean(losses, ledger.last_weights(losses))
+
+    def skip(self, count: int | None = None, *, index: torch.Tensor | None = None) -> None:
+        """Say that a batch gets no update (after a NaN, say): its samples keep their scores.
+
+        Without ``count`` the rest of the current batch is passed over.
+        """
+        if index is not None:
+            self._current_ledger().record_at(torch.as_tensor(index), float("inf"))
+            return
+        ledger, handed_out = self._walked("skip()")
+        if count is None:
+            count = self._rest_of_batch(ledger, handed_out)
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(
+                f"skip() got count={count!r}, expected a number of samples, from 1 on."
+            )
+        start = ledger.claim("skip()", count, handed_out)
+        ledger.skip_next(count, start, handed_out)
+
+    def _walked(self, call: str) -> tuple[Ledger, int]:
+        if self._ledger is None or self._walk is None:
+            raise RuntimeError(
+                f"{call} was called before the sampler handed out a sample of epoch {self._epoch}. "
+                "Expected DataLoader(…, sampler=train_data.sampler), iterated; or pass index=."
+            )
+        return self._ledger, self._walk.handed_out
+
+    def _rest_of_batch(self, ledger: Ledger, handed_out: int) -> int:
+        assert self._walk is not None
+        size = self._walk.batch_size
+        if size is None:
+            if not self._walk.asked_by_batch:
+                raise RuntimeError(
+                    "skip() cannot tell the size of the batch from this loader. Expected "
+                    "skip(count) with the number of its samples."
+                )
+            return handed_out - ledger.taken
+        return min(size - ledger.taken % size, len(ledger) - ledger.taken)
+
+    # What a user looks at.
+
+    @property
+    def epoch(self) -> int:
+        """The running epoch, from 0."""
+        return self._epoch
+
+    @property
+    def plan(self) -> Plan:
+        """This epoch's plan; drawn now if it was not yet."""
+        return self._current_ledger().plan
+
+    @property
+    def progress(self) -> Progress:
+        """How far the running epoch has come."""
+        ledger = self._current_ledger()
+        dropped = self._walk.dropped * ledger.ranks.world_size if self._walk is not None else 0
+        return Progress(self._epoch, ledger.done(), max(len(ledger.plan) - dropped, 1))
+
+    @property
+    def scores(self) -> torch.Tensor:
+        """A score a sample, float32, NaN where never seen; a copy, this rank's news included."""
+        scores = self._scores.copy()
+        if self._ledger is not None and self._ledger.done():
+            self._ledger.fold_into(scores, gather=False)
+        return torch.from_numpy(scores)
+
+    @property
+    def savings(self) -> Savings:
+        """Sample passes made and saved so far."""
+        epochs = list(self._history)
+        if self._ledger is not None and self._ledger.done():
+            unscored = self._ledger.fold_into(self._scores.copy(), gather=False)
+            epochs.append(self._passes(self._ledger, unscored))
+        return Savings(tuple(epochs))
+
+    def get_pruned_count(self) -> int:
+        """Sample passes saved so far, under the name that existing scripts use."""
+        return self.savings.saved
+
+    # Epochs.
+
+    def _current_ledger(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger(self._draw(), self._ranks())
+        return self._ledger
+
+    def _ranks(self) -> Ranks:
+        return resolve_ranks(*self._place)
+
+    def _draw(self) -> Plan:
+        # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
+        prunes = self._epoch < round(self.delta * self.num_epochs, 9)
+        unseen = np.isnan(self._scores)
+        if not prunes or unseen.all():
+            return whole_plan(self.num_samples, seed=self.seed, epoch=self._epoch)
+        scores = self._scores.view()
+        scores.flags.writeable = False
+        strata = self.policy.strata(scores)
+        if len(strata.labels) != self.num_samples:
+            raise ValueError(
+                f"{self.policy!r}.strata() gave {len(strata.labels)} labels, expected one for each "
+                f"of the {self.num_samples} samples."
+            )
+        if unseen.any():
+            strata = replace(strata, labels=np.where(unseen, np.uint8(0), strata.labels))
+        return draw_plan(strata, seed=self.seed, epoch=self._epoch)
+
+    def _move_on_if_over(self) -> None:
+        """Begin the next epoch if the loader has nothing left of this one."""
+        ledger, walk = self._ledger, self._walk
+        if ledger is None or walk is None or not ledger.started:
+            return
+        if walk.handed_out == walk.length and walk.length - ledger.taken <= walk.dropped:
+            self._move_to(self._epoch + 1)
+
+    def _move_to(self, epoch: int) -> None:
+        ledger, walk = self._ledger, self._walk
+        self._ledger = self._walk = None  # freed before the next plan is drawn
+        if ledger is not None and (ledger.done() or ledger.ranks.world_size > 1):
+            if walk is not None and ledger.losses_by_index() is None:
+                self._check_remainder(ledger, walk)
+            unscored = ledger.fold_into(self._scores, gather=True)
+            if ledger.done():
+                self._history.append(self._passes(ledger, unscored))
+        self._epoch = epoch
+        self._epoch_was_set = False
+
+    def _check_remainder(self, ledger: Ledger, walk: Walk) -> None:
+        """Drop an epoch's losses if an update was left out where counting could not show it."""
+        if walk.length is None or not ledger.started:
+            return
+        waiting = walk.length - ledger.taken - walk.dropped
+        if walk.handed_out == walk.length and waiting > 0:
+            ledger.discard()
+            warnings.warn(
+                f"Epoch {self._epoch} ended with {waiting} samples handed out to the loader and "
+                "never updated. Either the loop broke off shortly before the epoch's end, or an "
+                "update was left out; then losses may have met the wrong samples, so none of this "
+                "epoch's were taken as scores. Call skip() for a batch without an update, or carry "
+                "the index in the batch (Pruner, Indexed, with_index).",
+                stacklevel=2,
+            )
+
+    def _passes(self, ledger: Ledger, unscored: int) -> EpochPasses:
+        plan = ledger.plan
+        return EpochPasses(
+            self._epoch, plan.num_samples, len(plan), ledger.done(), unscored, plan.thresholds
+        )
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on from here, bit for bit, in plain tensors and numbers."""
+        self._move_on_if_over()
+        ledger = self._ledger if self._ledger is not None and self._ledger.done() else None
+        by_index = None if ledger is None else ledger.losses_by_index()
+        losses = np.empty(0, np.float32)
+        if by_index is not None:
+            losses = by_index.copy()
+        elif ledger is not None:
+            losses = ledger.losses_by_position(gather=True)[: ledger.done()].copy()
+        return {
+            "version": STATE_VERSION,
+            "num_samples": self.num_samples,
+            "seed": self.seed,
+            "epoch": self._epoch,
+            "scores": torch.from_numpy(self._scores.copy()),
+            "losses": torch.from_numpy(losses),
+            "losses_by": "index" if by_index is not None else "position",
+            "plan_check": 0 if ledger is None else fingerprint(ledger.plan),
+            "history": [
+                [e.epoch, e.full, e.planned, e.made, e.unscored, *e.thresholds]
+                for e in self._history
+            ],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: the next iteration of a loader continues where it was taken."""
+        check_state(state, self.num_samples)
+        kept = (self.seed, self._epoch, self._scores, self._ledger)
+        scores = state["scores"].cpu().numpy().copy()
+        losses = state["losses"].cpu().numpy().copy()
+        self.seed, self._epoch, self._scores, self._ledger = (
+            state["seed"],
+            state["epoch"],
+            scores,
+            None,
+        )
+        try:
+            if len(losses):
+                plan = self._draw()
+                if fingerprint(plan) != state["plan_check"] or (
+                    state["losses_by"] == "position" and len(losses) > len(plan)
+                ):
+                    raise ValueError(
+                        f"load_state_dict() got a state from the middle of epoch {self._epoch}, but "
+                        "the plan drawn again is not the one that was saved. Expected the same "
+                        f"policy (here {self.policy!r}), delta ({self.delta}), num_epochs "
+                        f"({self.num_epochs}) and versions of numpy as when it was saved."
+                    )
+                if state["losses_by"] == "index":
+                    by_index = torch.from_numpy(losses)
+                    self._ledger = Ledger(plan, self._ranks(), by_index=by_index)
+                else:
+                    self._ledger = Ledger(plan, self._ranks(), earlier=losses)
+        except Exception:
+            self.seed, self._epoch, self._scores, self._ledger = kept
+            raise
+        self._walk = None
+        self._epoch_was_set = False
+        self._history = [EpochPasses(*row[:5], tuple(row[5:])) for row in state["history"]]
+
+
+def _weights_in_plan(
+    call: str, ledger: Ledger, index: torch.Tensor, losses: torch.Tensor
+) -> torch.Tensor:
+    """Look up weights by sample; on a CPU, where it costs no synchronisation, refuse strangers."""
+    on_cpu = losses.device.type == "cpu"
+    if on_cpu and not (int(index.min()) >= 0 and int(index.max()) < ledger.plan.num_samples):
+        raise IndexError(
+            f"{call}(index=…) got indices from {int(index.min())} to {int(index.max())}, expected "
+            f"0 to {ledger.plan.num_samples - 1}. Pass the index that the batch of Indexed carries."
+        )
+    weights = ledger.weights_at_index(index, losses)
+    if on_cpu and bool(weights.isnan().any()):
+        strangers = index[weights.isnan()].tolist()
+        raise IndexError(
+            f"{call}(index=…) got samples that this epoch's plan leaves out: {strangers[:5]}"
+            f"{' …' if len(strangers) > 5 else ''}. Expected batches of this epoch, of a loader with "
+            "this pruner's sampler; a batch that was fetched before set_epoch() belongs to the past."
+        )
+    return weights
+
+
+def _weighted_mean(losses: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    if weights is None:
+        return losses.mean()
+    return (losses * weights).mean().to(losses.dtype)

@@ -1,0 +1,108 @@
+"""The sampler walks a plan, for one rank, and knows how far it has come."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy.typing as npt
+from torch.utils.data import Sampler
+
+_BLOCK = 1 << 14  # indices turned into Python numbers at a time
+
+
+class Route(Protocol):
+    """What a walk needs of the epoch: how many positions there are, and the indices at some."""
+
+    def __len__(self) -> int: ...
+
+    def indices(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """The sample indices at the positions from ``start`` up to ``stop``."""
+        ...
+
+
+class Walk:
+    """One pass over an epoch: an iterator that hands out indices and counts them.
+
+    The counting costs nothing per index: the indices come from lists whose iterators know what they
+    have left. torch's ``BatchSampler`` asks the walk for an iterator once a batch, or with
+    ``drop_last`` once for each place of a batch before it takes the first index; this is how the
+    walk learns the batch size and whether an incomplete last batch will be dropped. Another loader
+    that asks differently leaves both unknown.
+    """
+
+    def __init__(self, begin: Callable[[Walk], Route]) -> None:
+        self._begin = begin
+        self._indices = chain.from_iterable(self._blocks())
+        self._block: Iterator[int] = iter(())
+        self._block_end = 0
+        self._requests = 0
+        self.length: int | None = None  # known once the first index was asked for
+        self.batch_size: int | None = None
+        self.drop_last = False
+
+    def __iter__(self) -> Iterator[int]:
+        self._requests += 1
+        if self._requests == 2 and self.handed_out:
+            self.batch_size = self.handed_out
+        return self._indices
+
+    def __next__(self) -> int:
+        return next(self._indices)
+
+    @property
+    def handed_out(self) -> int:
+        """The number of indices that were taken so far."""
+        return self._block_end - operator.length_hint(self._block)
+
+    @property
+    def asked_by_batch(self) -> bool:
+        """Whether the loader asks as torch's ``BatchSampler`` does."""
+        return self._requests > 0
+
+    @property
+    def dropped(self) -> int:
+        """How many of the last indices the loader takes but never delivers."""
+        if not self.drop_last or self.batch_size is None or self.length is None:
+            return 0
+        return self.length % self.batch_size
+
+    def _blocks(self) -> Iterator[Iterator[int]]:
+        if self._requests > 1:
+            self.drop_last, self.batch_size = True, self._requests
+        route = self._begin(self)
+        self.length = len(route)
+        for start in range(0, self.length, _BLOCK):
+            stop = min(start + _BLOCK, self.length)
+            self._block = iter(route.indices(start, stop).tolist())
+            self._block_end = stop
+            yield self._block
+
+
+class PlanSampler(Sampler[int]):
+    """A ``torch.utils.data`` sampler over the current epoch's plan.
+
+    Making an iterator has no side effect: the epoch begins when the first index is taken.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Walk], Route],
+        remaining: Callable[[], int],
+        set_epoch: Callable[[int], None],
+    ) -> None:
+        self._begin = begin
+        self._remaining = remaining
+        self._set_epoch = set_epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return Walk(self._begin)
+
+    def __len__(self) -> int:
+        return self._remaining()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next; saying it twice changes nothing."""
+        self._set_epoch(epoch)
