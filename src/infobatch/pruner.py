@@ -222,21 +222,22 @@ class Pruner:
 
     def _current_ledger(self) -> Ledger:
         if self._ledger is None:
-            self._ledger = Ledger(self._draw(), self._ranks())
+            plan = self._draw(self._scores, epoch=self._epoch, seed=self.seed)
+            self._ledger = Ledger(plan, self._ranks())
         return self._ledger
 
     def _ranks(self) -> Ranks:
         return resolve_ranks(*self._place)
 
-    def _draw(self) -> Plan:
+    def _draw(self, scores: FloatArray, *, epoch: int, seed: int) -> Plan:
         # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
-        prunes = self._epoch < round(self.delta * self.num_epochs, 9)
-        unseen = np.isnan(self._scores)
+        prunes = epoch < round(self.delta * self.num_epochs, 9)
+        unseen = np.isnan(scores)
         if not prunes or unseen.all():
-            return whole_plan(self.num_samples, seed=self.seed, epoch=self._epoch)
-        scores = self._scores.view()
-        scores.flags.writeable = False
-        strata = self.policy.strata(scores)
+            return whole_plan(self.num_samples, seed=seed, epoch=epoch)
+        readable = scores.view()
+        readable.flags.writeable = False
+        strata = self.policy.strata(readable)
         if len(strata.labels) != self.num_samples:
             raise ValueError(
                 f"{self.policy!r}.strata() gave {len(strata.labels)} labels, expected one for each "
@@ -244,7 +245,7 @@ class Pruner:
             )
         if unseen.any():
             strata = replace(strata, labels=np.where(unseen, np.uint8(0), strata.labels))
-        return draw_plan(strata, seed=self.seed, epoch=self._epoch)
+        return draw_plan(strata, seed=seed, epoch=epoch)
 
     def _move_on_if_over(self) -> None:
         """Begin the next epoch if the loader has nothing left of this one."""
@@ -318,38 +319,35 @@ class Pruner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state: the next iteration of a loader continues where it was taken."""
         check_state(state, self.num_samples)
-        kept = (self.seed, self._epoch, self._scores, self._ledger)
         scores = state["scores"].cpu().numpy().copy()
         losses = state["losses"].cpu().numpy().copy()
-        self.seed, self._epoch, self._scores, self._ledger = (
-            state["seed"],
-            state["epoch"],
-            scores,
-            None,
-        )
-        try:
-            if len(losses):
-                plan = self._draw()
-                if fingerprint(plan) != state["plan_check"] or (
-                    state["losses_by"] == "position" and len(losses) > len(plan)
-                ):
-                    raise ValueError(
-                        f"load_state_dict() got a state from the middle of epoch {self._epoch}, but "
-                        "the plan drawn again is not the one that was saved. Expected the same "
-                        f"policy (here {self.policy!r}), delta ({self.delta}), num_epochs "
-                        f"({self.num_epochs}) and versions of numpy as when it was saved."
-                    )
-                if state["losses_by"] == "index":
-                    by_index = torch.from_numpy(losses)
-                    self._ledger = Ledger(plan, self._ranks(), by_index=by_index)
-                else:
-                    self._ledger = Ledger(plan, self._ranks(), earlier=losses)
-        except Exception:
-            self.seed, self._epoch, self._scores, self._ledger = kept
-            raise
+        ledger = None
+        if len(losses):
+            plan = self._draw(scores, epoch=state["epoch"], seed=state["seed"])
+            by_index = state["losses_by"] == "index"
+            if fingerprint(plan) != state["plan_check"] or (
+                len(losses) > len(plan) and not by_index
+            ):
+                raise ValueError(
+                    f"load_state_dict() got a state from the middle of epoch {state['epoch']}, but "
+                    "the plan drawn again is not the one that was saved. Expected the same policy "
+                    f"(here {self.policy!r}), delta ({self.delta}), num_epochs ({self.num_epochs}) "
+                    "and version of numpy as when it was saved."
+                )
+            if by_index:
+                ledger = Ledger(plan, self._ranks(), by_index=torch.from_numpy(losses))
+            else:
+                ledger = Ledger(plan, self._ranks(), earlier=losses)
+        self.seed = state["seed"]
+        self._epoch = state["epoch"]
+        self._scores = scores
+        self._ledger = ledger
         self._walk = None
         self._epoch_was_set = False
-        self._history = [EpochPasses(*row[:5], tuple(row[5:])) for row in state["history"]]
+        self._history = [
+            EpochPasses(epoch, full, planned, made, unscored, tuple(thresholds))
+            for epoch, full, planned, made, unscored, *thresholds in state["history"]
+        ]
 
 
 def _weights_in_plan(
