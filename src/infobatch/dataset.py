@@ -92,7 +92,8 @@ class InfoBatch(Dataset[Any]):
         # Only called for what is not found here. Special methods are the language's, not the inner
         # data set's to answer, and "dataset" is missing while pickle or copy builds the object.
         if name == "pruner" and "dataset" in self.__dict__:
-            raise AttributeError(
+            # Not an AttributeError: Python would take that for "ask the inner data set".
+            raise RuntimeError(
                 "This InfoBatch is a loader worker's copy, which only reads samples. Use update(), "
                 "scores and the like in the process that trains."
             )

@@ -90,6 +90,11 @@ class Ledger:
 
     def claim(self, call: str, count: int, handed_out: int) -> int:
         """Return the first of the next ``count`` positions, or refuse where counts do not agree."""
+        if self._by_index is not None:
+            raise RuntimeError(
+                f"{call} without index= follows an update with index= in the same epoch. Expected "
+                "one form throughout: pass index= to every update."
+            )
         outstanding = handed_out - self.taken
         if count > outstanding:
             raise RuntimeError(
@@ -97,18 +102,14 @@ class Ledger:
                 "waiting for an update. Expected one update for each batch, of the loader that was "
                 "built with this sampler. For a second forward of the same batch use reweight()."
             )
-        if self.lookahead is not None and outstanding > self.lookahead:
+        expected = outstanding if self.lookahead is None else self.lookahead
+        if outstanding > expected and call != "skip()":  # skip() is how a user puts it right
             raise RuntimeError(
                 f"{call} finds {outstanding} samples waiting for an update where the loader looks "
-                f"ahead by at most {self.lookahead}: {outstanding - self.lookahead} went without "
+                f"ahead by at most {expected}: {outstanding - expected} went without "
                 "one, so the losses can no longer be matched to samples. If a batch was left out, "
                 "call skip() for it; if a collate function drops samples or batches vary in size, "
                 "carry the index in the batch (Pruner, Indexed, with_index)."
-            )
-        if self._by_index is not None:
-            raise RuntimeError(
-                f"{call} without index= follows an update with index= in the same epoch. Expected "
-                "one form throughout: pass index= to every update."
             )
         return self.taken
 

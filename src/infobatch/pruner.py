@@ -17,7 +17,7 @@ from infobatch.ledger import Ledger, Progress
 from infobatch.per_sample import PerSample
 from infobatch.plan import FloatArray, Plan, draw_plan, whole_plan
 from infobatch.policies import Policy, resolve_policy
-from infobatch.sampler import PlanSampler, Walk
+from infobatch.sampler import PlanSampler, Route, Walk
 from infobatch.savings import EpochPasses, Savings
 from infobatch.state import STATE_VERSION, check_state, fingerprint
 
@@ -59,6 +59,8 @@ class Pruner:
         self._scores: FloatArray = np.full(self.num_samples, np.nan, np.float32)
         self._epoch = 0
         self._epoch_was_set = False
+        self._finished = -1  # the last epoch that came to its end
+        self._nothing_left = False  # the next walk is over an epoch that has finished
         self._ledger: Ledger | None = None
         self._walk: Walk | None = None
         self._history: list[EpochPasses] = []
@@ -74,14 +76,21 @@ class Pruner:
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next; needed only where epochs are not simply iterated in turn."""
         epoch = check_count("set_epoch(): epoch", epoch, "epochs are counted from 0", least=0)
+        self._nothing_left = False
         if epoch == self._epoch:
             self._epoch_was_set = True
+        elif epoch == self._finished and not self._started:
+            # A loop that was stopped after its epoch's last step asks for that epoch again.
+            self._nothing_left = True
         else:
             self._move_to(epoch)
 
-    def _begin(self, walk: Walk) -> Ledger:
+    def _begin(self, walk: Walk) -> Route | None:
         """Begin a pass over the epoch: this one if nothing of it was trained on, else the next."""
-        if self._ledger is not None and self._ledger.started:
+        if self._nothing_left:
+            self._nothing_left = False
+            return None
+        if self._started:
             self._move_to(self._epoch if self._epoch_was_set else self._epoch + 1)
         self._epoch_was_set = False
         ledger = self._current_ledger()
@@ -90,6 +99,8 @@ class Pruner:
         return ledger
 
     def _remaining(self) -> int:
+        if self._nothing_left:
+            return 0
         self._move_on_if_over()
         return len(self._current_ledger())
 
@@ -151,10 +162,7 @@ class Pruner:
         ledger, handed_out = self._walked("skip()")
         if count is None:
             count = self._rest_of_batch(ledger, handed_out)
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(
-                f"skip() got count={count!r}, expected a number of samples, from 1 on."
-            )
+        count = check_count("skip(): count", count, "it is a number of samples")
         start = ledger.claim("skip()", count, handed_out)
         ledger.skip_next(count, start, handed_out)
 
@@ -182,7 +190,7 @@ class Pruner:
 
     @property
     def epoch(self) -> int:
-        """The running epoch, from 0."""
+        """The running epoch, from 0; after ``load_state_dict`` the one that the loader goes on with."""
         return self._epoch
 
     @property
@@ -220,6 +228,11 @@ class Pruner:
 
     # Epochs.
 
+    @property
+    def _started(self) -> bool:
+        """Whether anything was recorded in the running epoch since it was begun or resumed."""
+        return self._ledger is not None and self._ledger.started
+
     def _current_ledger(self) -> Ledger:
         if self._ledger is None:
             plan = self._draw(self._scores, epoch=self._epoch, seed=self.seed)
@@ -253,6 +266,7 @@ class Pruner:
         if ledger is None or walk is None or not ledger.started:
             return
         if walk.handed_out == walk.length and walk.length - ledger.taken <= walk.dropped:
+            self._finished = self._epoch
             self._move_to(self._epoch + 1)
 
     def _move_to(self, epoch: int) -> None:
@@ -306,6 +320,7 @@ class Pruner:
             "num_samples": self.num_samples,
             "seed": self.seed,
             "epoch": self._epoch,
+            "finished": self._finished,
             "scores": torch.from_numpy(self._scores.copy()),
             "losses": torch.from_numpy(losses),
             "losses_by": "index" if by_index is not None else "position",
@@ -340,6 +355,8 @@ class Pruner:
                 ledger = Ledger(plan, self._ranks(), earlier=losses)
         self.seed = state["seed"]
         self._epoch = state["epoch"]
+        self._finished = state["finished"]
+        self._nothing_left = False
         self._scores = scores
         self._ledger = ledger
         self._walk = None

@@ -33,7 +33,7 @@ class Walk:
     that asks differently leaves both unknown.
     """
 
-    def __init__(self, begin: Callable[[Walk], Route]) -> None:
+    def __init__(self, begin: Callable[[Walk], Route | None]) -> None:
         self._begin = begin
         self._indices = chain.from_iterable(self._blocks())
         self._block: Iterator[int] = iter(())
@@ -73,6 +73,8 @@ class Walk:
         if self._requests > 1:
             self.drop_last, self.batch_size = True, self._requests
         route = self._begin(self)
+        if route is None:  # an epoch that is over already
+            return
         self.length = len(route)
         for start in range(0, self.length, _BLOCK):
             stop = min(start + _BLOCK, self.length)
@@ -89,7 +91,7 @@ class PlanSampler(Sampler[int]):
 
     def __init__(
         self,
-        begin: Callable[[Walk], Route],
+        begin: Callable[[Walk], Route | None],
         remaining: Callable[[], int],
         set_epoch: Callable[[int], None],
     ) -> None:

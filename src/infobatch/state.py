@@ -26,6 +26,7 @@ def check_state(state: object, num_samples: int) -> None:
         "num_samples": int,
         "seed": int,
         "epoch": int,
+        "finished": int,
         "scores": torch.Tensor,
         "losses": torch.Tensor,
         "losses_by": str,

@@ -43,7 +43,8 @@ class QuantilePrune:
         # The edge at quantile q is the score that exactly round(q n) scores come before.
         ranks = [round(quantile * len(seen)) for quantile, _ in self.bands]
         inside = sorted({rank for rank in ranks if rank < len(seen)})
-        seen.partition(inside)
+        if inside:
+            seen.partition(inside)
         edges = [float(seen[rank]) if rank < len(seen) else np.inf for rank in ranks]
         return Strata.below(
             scores, [(edge, ratio) for edge, (_, ratio) in zip(edges, self.bands, strict=True)]
