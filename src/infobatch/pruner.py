@@ -60,6 +60,7 @@ class Pruner:
         self._epoch = 0
         self._epoch_was_set = False
         self._finished = -1  # the last epoch that came to its end
+        self._resumed = False  # a state was loaded, and nothing walked since
         self._nothing_left = False  # the next walk is over an epoch that has finished
         self._ledger: Ledger | None = None
         self._walk: Walk | None = None
@@ -79,7 +80,7 @@ class Pruner:
         self._nothing_left = False
         if epoch == self._epoch:
             self._epoch_was_set = True
-        elif epoch == self._finished and not self._started:
+        elif epoch == self._finished and self._resumed:
             # A loop that was stopped after its epoch's last step asks for that epoch again.
             self._nothing_left = True
         else:
@@ -90,8 +91,11 @@ class Pruner:
         if self._nothing_left:
             self._nothing_left = False
             return None
-        if self._started:
+        if not self._epoch_was_set:
+            self._move_on_if_over()
+        if self._ledger is not None and self._ledger.started:
             self._move_to(self._epoch if self._epoch_was_set else self._epoch + 1)
+        self._resumed = False
         self._epoch_was_set = False
         ledger = self._current_ledger()
         ledger.lookahead = None
@@ -228,11 +232,6 @@ class Pruner:
 
     # Epochs.
 
-    @property
-    def _started(self) -> bool:
-        """Whether anything was recorded in the running epoch since it was begun or resumed."""
-        return self._ledger is not None and self._ledger.started
-
     def _current_ledger(self) -> Ledger:
         if self._ledger is None:
             plan = self._draw(self._scores, epoch=self._epoch, seed=self.seed)
@@ -263,7 +262,7 @@ class Pruner:
     def _move_on_if_over(self) -> None:
         """Begin the next epoch if the loader has nothing left of this one."""
         ledger, walk = self._ledger, self._walk
-        if ledger is None or walk is None or not ledger.started:
+        if ledger is None or walk is None or walk.length is None:
             return
         if walk.handed_out == walk.length and walk.length - ledger.taken <= walk.dropped:
             self._finished = self._epoch
@@ -357,6 +356,7 @@ class Pruner:
         self._epoch = state["epoch"]
         self._finished = state["finished"]
         self._nothing_left = False
+        self._resumed = True
         self._scores = scores
         self._ledger = ledger
         self._walk = None
