@@ -1,0 +1,47 @@
+"""Savings: sample passes, counted."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import infobatch
+from conftest import Numbered, run_epoch
+
+
+def test_by_epoch_and_in_all():
+    train_data = infobatch.InfoBatch(Numbered(200), 8)
+    loader = DataLoader(train_data, 16, sampler=train_data.sampler)
+    visits = [len(run_epoch(train_data, loader, epoch)) for epoch in range(8)]
+    savings = train_data.savings
+    assert [epoch.made for epoch in savings.epochs] == visits
+    assert [epoch.saved for epoch in savings.epochs] == [200 - visit for visit in visits]
+    assert [epoch.epoch for epoch in savings.epochs] == list(range(8))
+    assert savings.fraction == pytest.approx(savings.saved / 1600)
+    assert str(savings) == (
+        f"Saved {savings.fraction:.1%} of 1,600 sample passes ({savings.made:,} made in 8 epochs)"
+    )
+    numbers = savings.as_dict()
+    assert numbers["infobatch/samples_saved"] == savings.saved == train_data.get_pruned_count()
+    assert numbers["infobatch/kept_fraction"] == 1.0, "the eighth epoch of eight is whole"
+    assert "infobatch/threshold" not in numbers
+    assert savings.epochs[1].thresholds == (pytest.approx(savings.epochs[1].thresholds[0]),)
+
+
+def test_before_anything():
+    savings = infobatch.InfoBatch(Numbered(200), 4).savings
+    assert (savings.made, savings.saved, savings.fraction) == (0, 0, 0.0)
+    assert str(savings) == "Saved 0.0% of 0 sample passes (0 made in 0 epochs)"
+
+
+def test_breaking_off_is_no_saving():
+    pruner = infobatch.Pruner(100, 4, delta=1.0)
+    for index in pruner.sampler:
+        pruner.update(torch.tensor([float(index)]))
+    for position, index in enumerate(pruner.sampler):
+        if position == 15:
+            break
+        pruner.update(torch.tensor([float(index)]))
+    assert len(pruner.plan) == 75
+    assert pruner.savings.epochs[1].made == 15
+    assert pruner.savings.saved == 25 * 15 // 75
+    assert pruner.savings.as_dict()["infobatch/threshold"] == 49.5
