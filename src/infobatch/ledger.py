@@ -263,7 +263,9 @@ class Ledger:
         unscored = 0
         for start in range(0, len(losses), _FOLD_BLOCK):
             block = losses[start : start + _FOLD_BLOCK]
-            samples = self.plan.indices(self.plan.words[start : start + _FOLD_BLOCK])
+            samples = self.plan.indices(self.plan.words[start : start + _FOLD_BLOCK]).astype(
+                np.intp
+            )
             finite = np.isfinite(block)
             if finite.all():
                 scores[samples] = block

@@ -134,7 +134,8 @@ def draw_plan(strata: Strata, *, seed: int, epoch: int) -> Plan:
     counts' correction moves a handful of others.
     """
     labels = strata.labels
-    sizes = np.bincount(labels, minlength=len(strata.ratios) + 1)
+    # np.bincount would widen the labels to eight bytes each.
+    sizes = np.array([np.count_nonzero(labels == g) for g in range(len(strata.ratios) + 1)])
     weights = np.ones(len(sizes))
     if any(strata.ratios):
         keep_stream, order_stream, repair_stream = np.random.SeedSequence((seed, epoch)).spawn(3)
@@ -175,13 +176,13 @@ def _keep_exactly(
     labels = strata.labels
     count = len(labels)
     bits = np.random.SFC64(keep_stream)
-    prune_below = np.array([0, *(round(ratio * 65536) for ratio in strata.ratios)])
-    prune_below = np.minimum(prune_below, 65535).astype(np.uint16)
-    keep = np.empty(count, np.bool_)
+    prune_below = [min(round(ratio * 65536), 65535) for ratio in strata.ratios]
+    keep = np.ones(count, np.bool_)
     for start in range(0, count, _BLOCK):
         block = labels[start : start + _BLOCK]
         random = bits.random_raw((len(block) + 3) // 4).view(np.uint16)[: len(block)]
-        np.greater_equal(random, prune_below[block], out=keep[start : start + _BLOCK])
+        for label, limit in enumerate(prune_below, 1):
+            keep[start : start + _BLOCK] &= (block != label) | (random >= np.uint16(limit))
 
     generator = np.random.Generator(np.random.SFC64(repair_stream))
     for label in range(1, len(targets)):
@@ -209,17 +210,17 @@ def _in_random_order(
     payload = np.uint64((1 << word_bits) - 1)
     bits = np.random.SFC64(stream)
     keys = np.empty(count - np.count_nonzero(labels == _DROPPED), np.uint64)
+    index_in_block = np.arange(min(count, _BLOCK), dtype=np.uint64)
     filled = 0
     for start in range(0, count, _BLOCK):
         block = labels[start : start + _BLOCK]
-        random = bits.random_raw(len(block))
-        kept = np.flatnonzero(block != _DROPPED)
-        out = keys[filled : filled + len(kept)]
-        np.take(random, kept, out=out)
-        out &= ~payload
-        out |= (kept + start).view(np.uint64)
+        key = bits.random_raw(len(block))
+        key &= ~payload
+        key |= index_in_block[: len(block)] + np.uint64(start)
         if num_classes > 1:
-            out |= block[kept].astype(np.uint64) << np.uint64(index_bits)
+            key |= block.astype(np.uint64) << np.uint64(index_bits)
+        kept = np.flatnonzero(block != _DROPPED)
+        key.take(kept, out=keys[filled : filled + len(kept)], mode="clip")
         filled += len(kept)
     keys.sort()
     keys &= payload

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import sys
 import time
@@ -195,7 +194,7 @@ def picture(runs: list[Run], snapshot: Snapshot, path: Path) -> None:
     temporary = path.with_suffix(".tmp.png")
     figure.savefig(temporary, dpi=110)
     plt.close(figure)
-    os.replace(temporary, path)  # noqa: PTH105 - atomic
+    temporary.replace(path)  # atomic
 
 
 def write_results(runs: list[Run], path: Path) -> None:
@@ -213,7 +212,7 @@ def write_results(runs: list[Run], path: Path) -> None:
     }
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(results, indent=1) + "\n")
-    os.replace(temporary, path)  # noqa: PTH105 - atomic
+    temporary.replace(path)  # atomic
 
 
 def main() -> None:

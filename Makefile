@@ -1,0 +1,34 @@
+# The two commands of the README do all the set-up that they need: `make test` and `make demo`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: test test-slow check demo bench clean
+
+test: check  ## lint, types and the fast tests
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/installed  ## everything, the long tests too
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+check: $(VENV)/installed  ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+demo: $(VENV)/installed  ## four trainings on real images, a table and a picture
+	$(BIN)/python -m infobatch.lab.demo --out demo-output
+
+bench: $(VENV)/installed  ## what pruning costs, as ratios to torch's RandomSampler
+	$(BIN)/python benchmarks/overhead.py
+
+# torch first and by its exact version: a bare `torch` may bring gigabytes of CUDA packages.
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
