@@ -23,7 +23,7 @@ LabelArray = npt.NDArray[np.uint8]
 
 MAX_STRATA = 254
 _DROPPED = 255  # the label of a sample that is not in the plan
-_BLOCK = 1 << 17  # samples drawn at a time: the temporaries stay in the processor's cache
+_BLOCK = 1 << 15  # samples drawn at a time: the temporaries stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -224,4 +224,15 @@ def _in_random_order(
         filled += len(kept)
     keys.sort()
     keys &= payload
-    return keys.astype(np.uint32 if word_bits <= 32 else np.uint64), index_bits
+    return (_narrowed(keys) if word_bits <= 32 else keys), index_bits
+
+
+def _narrowed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+    """Turn 64-bit numbers into 32-bit ones in their own memory, and give half of it back."""
+    count = len(keys)
+    narrow = keys.view(np.uint32)
+    for start in range(0, count, _BLOCK):
+        narrow[start : start + _BLOCK][: count - start] = keys[start : start + _BLOCK]
+    del narrow  # nothing may look at the memory that goes
+    keys.resize((count + 1) // 2, refcheck=False)
+    return keys.view(np.uint32)[:count]

@@ -24,33 +24,22 @@ class Route(Protocol):
 
 
 class Walk:
-    """One pass over an epoch: an iterator that hands out indices and counts them.
+    """How far one pass over an epoch has come: what was handed out, and how the loader asks.
 
     The counting costs nothing per index: the indices come from lists whose iterators know what they
-    have left. torch's ``BatchSampler`` asks the walk for an iterator once a batch, or with
-    ``drop_last`` once for each place of a batch before it takes the first index; this is how the
-    walk learns the batch size and whether an incomplete last batch will be dropped. Another loader
-    that asks differently leaves both unknown.
+    have left. torch's ``BatchSampler`` asks for an iterator once a batch, or with ``drop_last`` once
+    for each place of a batch before it takes the first index; this is how a walk learns the batch
+    size and whether an incomplete last batch will be dropped. Another loader that asks differently
+    leaves both unknown.
     """
 
-    def __init__(self, begin: Callable[[Walk], Route | None]) -> None:
-        self._begin = begin
-        self._indices = chain.from_iterable(self._blocks())
+    def __init__(self) -> None:
         self._block: Iterator[int] = iter(())
         self._block_end = 0
         self._requests = 0
         self.length: int | None = None  # known once the first index was asked for
         self.batch_size: int | None = None
         self.drop_last = False
-
-    def __iter__(self) -> Iterator[int]:
-        self._requests += 1
-        if self._requests == 2 and self.handed_out:
-            self.batch_size = self.handed_out
-        return self._indices
-
-    def __next__(self) -> int:
-        return next(self._indices)
 
     @property
     def handed_out(self) -> int:
@@ -69,10 +58,17 @@ class Walk:
             return 0
         return self.length % self.batch_size
 
-    def _blocks(self) -> Iterator[Iterator[int]]:
+    def request(self) -> None:
+        """Note that the loader asked for an iterator."""
+        self._requests += 1
+        if self._requests == 2 and self.handed_out:
+            self.batch_size = self.handed_out
+
+    def blocks(self, begin: Callable[[Walk], Route | None]) -> Iterator[Iterator[int]]:
+        """Begin the epoch and hand out its indices, a block at a time."""
         if self._requests > 1:
             self.drop_last, self.batch_size = True, self._requests
-        route = self._begin(self)
+        route = begin(self)
         if route is None:  # an epoch that is over already
             return
         self.length = len(route)
@@ -81,6 +77,25 @@ class Walk:
             self._block = iter(route.indices(start, stop).tolist())
             self._block_end = stop
             yield self._block
+
+
+class WalkIterator:
+    """The iterator that a loader gets.
+
+    It refers to its walk but not the other way round, so that an epoch's memory is freed as soon as
+    the loader lets go of it.
+    """
+
+    def __init__(self, begin: Callable[[Walk], Route | None]) -> None:
+        self._walk = Walk()
+        self._indices = chain.from_iterable(self._walk.blocks(begin))
+
+    def __iter__(self) -> Iterator[int]:
+        self._walk.request()
+        return self._indices
+
+    def __next__(self) -> int:
+        return next(self._indices)
 
 
 class PlanSampler(Sampler[int]):
@@ -100,7 +115,7 @@ class PlanSampler(Sampler[int]):
         self._set_epoch = set_epoch
 
     def __iter__(self) -> Iterator[int]:
-        return Walk(self._begin)
+        return WalkIterator(self._begin)
 
     def __len__(self) -> int:
         return self._remaining()

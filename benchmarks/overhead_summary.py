@@ -1,0 +1,54 @@
+"""Print the table of docs/performance.md from the stored figures of benchmarks/overhead.py.
+
+python benchmarks/overhead_summary.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results" / "overhead.json"
+
+
+def summary() -> str:
+    rows = json.loads(RESULTS.read_text())["measurements"]
+    lines = ["| | " + " | ".join(f"N = {row['size']:,}" for row in rows) + " |"]
+    lines.append("|---" * (len(rows) + 1) + "|")
+
+    def line(name, cell):
+        lines.append(f"| {name} | " + " | ".join(cell(row) for row in rows) + " |")
+
+    for policy in ("mean", "quantile"):
+        line(
+            f"epoch boundary, {policy} rule",
+            lambda row, p=policy: (
+                f"{row['boundary_ms'][p]:.1f} ms ({row['boundary_ratio'][p]:.2f})"
+            ),
+        )
+    for name, label in (("update", "`update`"), ("update_index", "`update(index=…)`")):
+        for batch in (128, 1024):
+            line(
+                f"{label}, batch {batch}",
+                lambda row, k=f"{name}_{batch}": (
+                    f"{row['update_us'][k + '_us']:.0f} µs ({row['update_ratio'][k]:.1f})"
+                ),
+            )
+    line(
+        "handing out, a sample",
+        lambda row: f"{row['hand_out_ns']['mean']:.0f} ns ({row['hand_out_ratio']:.2f})",
+    )
+    line(
+        "bytes a sample, peak / between (mean rule)",
+        lambda row: (
+            "–"
+            if row["size"] < 10_000_000  # a process's noise is larger than the arrays
+            else f"{row['bytes_per_sample']['mean']['peak']:.1f} / "
+            f"{row['bytes_per_sample']['mean']['after']:.1f}"
+        ),
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(summary())
