@@ -1,6 +1,9 @@
-"""Several ranks by arguments alone: the same plan, equal shares, nothing lost, same scores."""
+"""Several ranks by arguments alone, a thread each: same plans, equal shares, nothing lost."""
 
 import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from math import sqrt
 
 import numpy as np
 import pytest
@@ -11,81 +14,156 @@ from conftest import loss_of
 from infobatch import distributed
 
 
+class Exchange:
+    """What a process group is to processes, for threads."""
+
+    def __init__(self, world_size):
+        self.rows = [None] * world_size
+        self.barrier = threading.Barrier(world_size, timeout=60)
+        self.bytes_received = 0
+
+    def gather(self, rank, row):
+        self.rows[rank] = row.clone()
+        self.barrier.wait()
+        rows = torch.stack(self.rows)
+        self.barrier.wait()
+        if rank == 0:
+            self.bytes_received += row.nbytes * (len(self.rows) - 1)
+        return rows
+
+
 @dataclasses.dataclass(frozen=True)
-class InOneProcess(distributed.Ranks):
-    """Ranks whose exchange happens through a shared list instead of a process group."""
+class Threads(distributed.Ranks):
+    """Ranks that are threads of this process."""
 
-    posted: list = dataclasses.field(default_factory=list, compare=False)
+    exchange: Exchange | None = None
 
-    def gather(self, losses):
-        return torch.stack([post[self.epoch()] for post in self.posted])
-
-    def epoch(self):
-        return len(self.posted[self.rank]) - 1
+    def gather(self, row):
+        return self.exchange.gather(self.rank, row)
 
 
-def train(world_size, size=103, epochs=5, batch=4):
-    """Drive all ranks of a job with the same losses; return plans, scores, steps, last rank's savings."""
-    pruners = [
-        infobatch.Pruner(size, epochs, delta=1.0, rank=rank, world_size=world_size)
-        for rank in range(world_size)
-    ]
-    posted = [[] for _ in range(world_size)]
-    for rank, pruner in enumerate(pruners):
-        ranks = InOneProcess(rank, world_size, posted=posted)
-        pruner._ranks = lambda ranks=ranks: ranks
+def on_ranks(world_size, work, *args, **options):
+    """Run ``work(pruner)`` on every rank; return the results in order of rank."""
+    exchange = Exchange(world_size)
+
+    def one(rank):
+        pruner = infobatch.Pruner(*args, **options, rank=rank, world_size=world_size)
+        ranks = Threads(rank, world_size, None, options.get("sharded", False), exchange)
+        pruner._ranks = lambda: ranks
+        try:
+            return work(pruner)
+        except BaseException:
+            exchange.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(world_size) as pool:
+        return list(pool.map(one, range(world_size))), exchange
+
+
+def train(pruner, epochs=5, batch=4):
+    """Train on losses that depend only on the sample and the epoch; return what happened."""
     history = []
     for epoch in range(epochs):
-        plans, visits, means = [], [], []
-        for pruner in pruners:
-            pruner.set_epoch(epoch)
-        for rank, pruner in enumerate(pruners):
-            plans.append(pruner.plan)
-            share = list(pruner.sampler)
-            assert len(share) == len(pruner.sampler)
-            walk = iter(pruner.sampler)
-            rank_means = []
-            for start in range(0, len(share), batch):
-                index = [next(walk) for _ in share[start : start + batch]]
-                rank_means.append(pruner.update(loss_of(torch.tensor(index).float(), epoch)).item())
-            visits.append(share)
-            means.append(rank_means)
-            posted[rank].append(pruner._ledger._by_position.clone())
-        history.append((plans, visits, means))
-    for pruner in pruners:
-        pruner.set_epoch(epochs)
-    return history, pruners
+        pruner.set_epoch(epoch)
+        length = len(pruner.sampler)
+        walk = iter(pruner.sampler)
+        visited, means = [], []
+        for start in range(0, length, batch):
+            index = [next(walk) for _ in range(min(batch, length - start))]
+            means.append(pruner.update(loss_of(torch.tensor(index).float(), epoch)).item())
+            visited += index
+        assert next(walk, None) is None
+        history.append((pruner.plan, visited, means))
+    pruner.set_epoch(epochs)
+    return history, pruner.scores, pruner.savings
+
+
+OPTIONS = {"delta": 1.0}
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_plans_shares_and_scores_do_not_depend_on_the_number_of_ranks(world_size):
-    alone, (single,) = train(1)
-    together, pruners = train(world_size)
-    for (plans, visits, means), ((plan,), _, _) in zip(together, alone, strict=True):
-        for other in plans:
-            assert np.array_equal(other.words, plan.words)
-        assert len({len(share) for share in visits}) == 1, "equal steps"
-        assert len({len(rank_means) for rank_means in means}) == 1
+    (alone, scores, savings), *_ = on_ranks(1, train, 103, 5, **OPTIONS)[0]
+    results, _ = on_ranks(world_size, train, 103, 5, **OPTIONS)
+    for epoch, (plan, _, _) in enumerate(alone):
         order = plan.order.tolist()
-        assert [share[: len(order[rank::world_size])] for rank, share in enumerate(visits)] == [
-            order[rank::world_size] for rank in range(world_size)
-        ], "rank k of W visits order[k::W]"
-        repeats = sum(map(len, visits)) - len(order)
-        assert 0 <= repeats < world_size
-    for pruner in pruners:
-        assert torch.equal(pruner.scores, single.scores)
-        assert pruner.savings == single.savings
-    assert single.savings.saved > 0
+        visits = []
+        for rank, (history, _, _) in enumerate(results):
+            assert np.array_equal(history[epoch][0].words, plan.words)
+            visited = history[epoch][1]
+            own = order[rank::world_size]
+            assert visited[: len(own)] == own, "rank k of W visits order[k::W]"
+            visits.append(visited)
+        assert len({len(visited) for visited in visits}) == 1, "equal steps"
+        assert 0 <= sum(map(len, visits)) - len(order) < world_size, "fewer than W repeats"
+    for _, own_scores, own_savings in results:
+        assert torch.equal(own_scores, scores)
+        assert own_savings == savings
+    assert savings.saved > 0
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_averaging_over_ranks_gives_the_global_batch_s_weighted_mean(world_size):
-    """As DDP averages, repeats in the last step included."""
-    together, _ = train(world_size, batch=4)
-    alone, _ = train(1, batch=4 * world_size)
-    for (_, _, means), (_, _, (global_means,)) in zip(together, alone, strict=True):
-        averaged = np.mean(np.array(means), axis=0)
-        assert averaged == pytest.approx(np.array(global_means), rel=1e-5)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_averaging_over_ranks_gives_the_global_batch_s_weighted_mean(world_size, sharded):
+    """As DDP averages, repeats in the last steps included."""
+    results, _ = on_ranks(world_size, train, 103, 5, **OPTIONS, sharded=sharded)
+    for epoch in range(5):
+        averaged = np.mean([history[epoch][2] for history, _, _ in results], axis=0)
+        by_step = [[] for _ in averaged]
+        for history, _, _ in results:
+            plan, visited, _ = history[epoch]
+            weights = dict(zip(plan.order.tolist(), plan.weights.tolist(), strict=True))
+            seen = set()
+            for position, sample in enumerate(visited):
+                if sample not in seen:  # a repeat counts for nothing
+                    by_step[position // 4].append(weights[sample] * loss_of(sample, epoch))
+                seen.add(sample)
+        assert averaged == pytest.approx([np.mean(values) for values in by_step], rel=1e-5)
+
+
+def test_one_exchange_an_epoch_and_its_size():
+    """At most 6 MB received per rank and epoch at N = 1,281,167 and 4 ranks: float32, no indices."""
+    size = 40_000
+    _, exchange = on_ranks(4, lambda pruner: train(pruner, epochs=1, batch=5000), size, 5)
+    assert exchange.bytes_received <= 4 * size + 64
+    assert exchange.bytes_received * 1_281_167 / size < 6e6
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_ranks_that_skip_break_off_or_see_nan_do_not_stop_the_others(sharded):
+    def work(pruner):
+        rank = pruner._ranks().rank
+        for epoch in range(3):
+            length = len(pruner.sampler)
+            for position, index in enumerate(pruner.sampler):
+                if rank == 1 and position == length // 2:
+                    break
+                if rank == 2:
+                    pruner.skip(1)
+                    continue
+                loss = float("nan") if rank == 3 else loss_of(index, epoch)
+                pruner.update(torch.tensor([loss]))
+            pruner.set_epoch(epoch + 1)
+        return pruner.plan, pruner.scores, pruner.savings
+
+    results, _ = on_ranks(4, work, 200, 5, sharded=sharded)
+    assert len({savings.unscored for _, _, savings in results}) == 1
+    if not sharded:
+        assert len({tuple(plan.words.tolist()) for plan, _, _ in results}) == 1
+        assert all(
+            torch.equal(scores.nan_to_num(), results[0][1].nan_to_num()) for _, scores, _ in results
+        )
+
+
+def test_different_plans_are_noticed():
+    def work(pruner):
+        pruner.seed += pruner._ranks().rank
+        for index in pruner.sampler:
+            pruner.update(torch.tensor([float(index)]))
+        with pytest.raises(RuntimeError, match=r"ranks have drawn different plans .* same seed"):
+            pruner.set_epoch(1)
+
+    on_ranks(2, work, 40, 5)
 
 
 @pytest.mark.parametrize("world_size", [1, 8, 64, 512])
@@ -115,28 +193,161 @@ def test_ranks_without_a_process_group_say_what_is_missing():
         pruner.set_epoch(1)
 
 
+def seven_steps(pruner, by_index=False, gather=True):
+    """An epoch, and seven samples of the next; return them and the state."""
+    train(pruner, epochs=1)
+    walk = iter(pruner.sampler)
+    index = torch.tensor([next(walk) for _ in range(7)])
+    pruner.update(loss_of(index.float(), 1), index=index if by_index else None)
+    return index.tolist(), pruner.state_dict(gather=gather), pruner.plan
+
+
 @pytest.mark.parametrize("ranks_after", [1, 2, 5])
-def test_a_state_of_four_ranks_goes_on_with_another_number(ranks_after):
-    """Taken in mid-epoch: no sample of the epoch is visited twice, none is lost."""
-    size = 103
-    posted = [[] for _ in range(4)]
-    pruners = [infobatch.Pruner(size, 3, rank=rank, world_size=4) for rank in range(4)]
-    visited = []
-    for rank, pruner in enumerate(pruners):
-        ranks = InOneProcess(rank, 4, posted=posted)
-        pruner._ranks = lambda ranks=ranks: ranks
+@pytest.mark.parametrize("by_index", [False, True])
+def test_a_state_of_four_ranks_goes_on_with_another_number(ranks_after, by_index):
+    """Taken in mid-epoch: no sample of the epoch is visited twice, none lost, the same scores."""
+    results, _ = on_ranks(4, lambda p: seven_steps(p, by_index), 103, 3, **OPTIONS)
+    visited = [sample for index, _, _ in results for sample in index]
+    plan = results[0][2]
+    assert len(set(visited)) == 28
+
+    def go_on(pruner):
+        pruner.load_state_dict(results[2][1])
+        assert pruner.plan.order.tolist() == plan.order.tolist()
+        rest = list(pruner.sampler)
         walk = iter(pruner.sampler)
-        index = torch.tensor([next(walk) for _ in range(7)])
-        pruner.update(loss_of(index.float(), 0))
-        visited += index.tolist()
-        posted[rank].append(pruner._ledger._by_position.clone())
-    state = pruners[2].state_dict()
-    rest = []
-    for rank in range(ranks_after):
-        pruner = infobatch.Pruner(size, 3, rank=rank, world_size=ranks_after)
-        pruner.load_state_dict(state)
-        rest += list(pruner.sampler)
-        assert (~pruner.scores.isnan()).sum() == 28
-    assert set(visited) | set(rest) == set(range(size))
-    assert not set(visited) & (set(rest) - set(rest[-1:] if ranks_after > 1 else []))
-    assert len(visited) + len(rest) - size < ranks_after
+        index = torch.tensor([next(walk) for _ in rest])
+        pruner.update(loss_of(index.float(), 1), index=index if by_index else None)
+        pruner.set_epoch(2)
+        return rest, pruner.scores, pruner.savings
+
+    after, _ = on_ranks(ranks_after, go_on, 103, 3, **OPTIONS)
+    rest = [sample for own, _, _ in after for sample in own]
+    left = [sample for sample in plan.order.tolist() if sample not in visited]
+    assert set(rest) == set(left)
+    assert len(rest) - len(left) < ranks_after
+    straight, _ = on_ranks(1, lambda p: train(p, epochs=2), 103, 3, **OPTIONS)
+    for _, scores, savings in after:
+        assert torch.equal(scores, straight[0][1])
+        assert savings == straight[0][2]
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_state_taken_on_one_rank_alone(complete):
+    """No exchange: what the others saw is missing, nothing else."""
+
+    def work(pruner):
+        if complete:
+            for index in pruner.sampler:
+                pruner.update(torch.tensor([loss_of(index, 0)]))
+        else:
+            walk = iter(pruner.sampler)
+            for _ in range(7):
+                pruner.update(torch.tensor([loss_of(next(walk), 0)]))
+        rank = pruner._ranks().rank
+        return (pruner.state_dict(gather=False) if rank == 1 else None), pruner.plan
+
+    results, exchange = on_ranks(4, work, 101, 3, **OPTIONS)
+    assert exchange.bytes_received == 0
+    pruner = infobatch.Pruner(101, 3, **OPTIONS)
+    pruner.load_state_dict(results[1][0])
+    order = results[0][1].order.tolist()
+    own = order[1::4] if complete else order[1:28:4]
+    assert (~pruner.scores.isnan()).nonzero().flatten().tolist() == sorted(own)
+    assert pruner.epoch == (1 if complete else 0)
+    assert pruner.savings.made == (101 if complete else 28)
+    if not complete:
+        assert list(pruner.sampler) == order[28:]
+
+
+# Sharded scores.
+
+
+@pytest.mark.parametrize("policy", ["mean", "quantile", "random", "none"])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_sharded(policy, world_size):
+    """Own samples only, equal steps, unbiased weights, thresholds of all the scores."""
+    size = 1001
+    results, exchange = on_ranks(world_size, train, size, 5, **OPTIONS, policy=policy, sharded=True)
+    whole, _ = on_ranks(1, train, size, 5, **OPTIONS, policy=policy)
+    for epoch in range(5):
+        plans = [history[epoch][0] for history, _, _ in results]
+        visits = [history[epoch][1] for history, _, _ in results]
+        for rank, visited in enumerate(visits):
+            assert all(sample % world_size == rank for sample in visited)
+        assert len({len(visited) for visited in visits}) == 1, "equal steps"
+        assert sum(plan.weights.sum().item() for plan in plans) == pytest.approx(size)
+        assert len({plan.thresholds for plan in plans}) == 1
+        if epoch == 1:  # later epochs have other draws, so other scores
+            assert plans[0].thresholds == pytest.approx(whole[0][0][1][0].thresholds, rel=1e-6)
+    assert len({savings for _, _, savings in results}) == 1
+    savings = results[0][2]
+    assert savings.epochs[0].made == size
+    if policy != "none":
+        assert savings.fraction == pytest.approx(whole[0][2].fraction, abs=0.02)
+    assert sum(len(scores) for _, scores, _ in results) == size, "memory falls as 1/W"
+    assert exchange.bytes_received < 60_000, "a few scalars an epoch"
+
+
+def test_sharded_expected_sum_by_z_test():
+    """Over 200 epochs with frozen scores, the weighted sum over both shares is the full sum."""
+    scores = np.random.default_rng(0).exponential(size=400).astype(np.float32)
+
+    def work(pruner):
+        own = scores[pruner._ranks().rank :: 2]
+        sums = []
+        for epoch in range(200):
+            pruner.set_epoch(epoch)
+            pruner._known_scores = own.copy()
+            plan = pruner.plan
+            sums.append(float((plan.weights.numpy() * scores[plan.order.numpy()] ** 2).sum()))
+        return sums
+
+    results, _ = on_ranks(2, work, 400, 200, **OPTIONS, sharded=True)
+    sums = np.sum(results, axis=0)
+    z = (sums.mean() - (scores.astype(np.float64) ** 2).sum()) / (sums.std() / sqrt(len(sums)))
+    assert abs(z) < 4
+
+
+def test_sharded_state():
+    straight, _ = on_ranks(2, lambda p: train(p, epochs=2), 103, 3, **OPTIONS, sharded=True)
+    stopped, _ = on_ranks(2, seven_steps, 103, 3, **OPTIONS, sharded=True)
+
+    def go_on(pruner):
+        pruner.load_state_dict(stopped[pruner._ranks().rank][1])
+        for index in pruner.sampler:
+            pruner.update(torch.tensor([loss_of(index, 1)]))
+        pruner.set_epoch(2)
+        return pruner.scores, pruner.savings
+
+    after, _ = on_ranks(2, go_on, 103, 3, **OPTIONS, sharded=True)
+    for (scores, savings), (_, expected, expected_savings) in zip(after, straight, strict=True):
+        assert torch.allclose(scores, expected)
+        assert savings == expected_savings
+    with pytest.raises(ValueError, match=r"samples 1, 3, 5, …, but this rank keeps those of all"):
+        infobatch.Pruner(103, 3).load_state_dict(stopped[1][1])
+
+
+def test_sharded_refuses_what_it_cannot_do():
+    class Mine:
+        def strata(self, scores):
+            raise AssertionError
+
+    with pytest.raises(TypeError, match=r"strata\(\) takes no argument reduce"):
+        infobatch.Pruner(10, 3, policy=Mine(), sharded=True)
+    with pytest.raises(ValueError, match=r"3 samples for 4 ranks"):
+        len(infobatch.Pruner(3, 3, rank=0, world_size=4, sharded=True).sampler)
+    with pytest.raises(RuntimeError, match=r"update\(index=…\) got a pruner with sharded=True"):
+        infobatch.Pruner(3, 3, sharded=True).update(torch.ones(1), index=torch.tensor([0]))
+
+
+def test_quantiles_by_counting_are_the_sorted_ones():
+    rng = np.random.default_rng(0)
+    for scores in (
+        rng.normal(size=999).astype(np.float32),
+        np.float32([0.0, -0.0, 1.0, -1.0, 5.0, 5.0, 5.0, 1e-40, -1e38, 3e38]),
+    ):
+        expected = infobatch.QuantilePrune().strata(scores)
+        counted = infobatch.QuantilePrune().strata(scores, reduce=lambda values: values)
+        assert counted.thresholds == expected.thresholds
+        assert np.array_equal(counted.labels, expected.labels)

@@ -38,6 +38,9 @@ class InfoBatch(Dataset[Any]):
         delta: pruning stops from epoch ``delta * num_epochs`` on.
         policy: a name or an object of :mod:`infobatch.policies`, instead of the mean rule.
         seed: of the draws; the global random generators are never touched.
+        rank, world_size, process_group: this process's place in a distributed job; by default
+            torch.distributed is asked, if it is initialised when the first epoch begins.
+        sharded: each rank keeps the scores of a fixed share of the samples only.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class InfoBatch(Dataset[Any]):
         rank: int | None = None,
         world_size: int | None = None,
         process_group: dist.ProcessGroup | None = None,
+        sharded: bool = False,
     ) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise TypeError(
@@ -77,6 +81,7 @@ class InfoBatch(Dataset[Any]):
             rank=rank,
             world_size=world_size,
             process_group=process_group,
+            sharded=sharded,
         )
 
     def __len__(self) -> int:
@@ -163,9 +168,9 @@ class InfoBatch(Dataset[Any]):
         """See :meth:`Pruner.get_pruned_count`."""
         return self.pruner.get_pruned_count()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
         """See :meth:`Pruner.state_dict`."""
-        return self.pruner.state_dict()
+        return self.pruner.state_dict(gather=gather)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :meth:`Pruner.load_state_dict`."""

@@ -1,47 +1,83 @@
-"""How the ranks of a job share an epoch and what they exchange: losses, once, at its end."""
+"""How the ranks of a job share an epoch, and what they exchange: a little, once, at its end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
+
+from infobatch.plan import ALL, Share
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among those that share an epoch's samples."""
+    """This process's place among those that share an epoch's samples.
+
+    Normally every rank has all scores and draws the same plan, of which rank k of W visits
+    ``order[k::W]``. With ``sharded`` a rank owns the samples k, k + W, k + 2W, … for good and
+    draws from these alone.
+    """
 
     rank: int = 0
     world_size: int = 1
     process_group: dist.ProcessGroup | None = None
+    sharded: bool = False
 
-    def gather(self, losses: torch.Tensor) -> torch.Tensor:
-        """Return every rank's losses, one row a rank; each rank has equally many."""
+    def owned(self, num_samples: int) -> int:
+        """How many of the samples this rank keeps the scores of."""
+        if not self.sharded:
+            return num_samples
+        if num_samples < self.world_size:
+            raise ValueError(
+                f"sharded=True got {num_samples} samples for {self.world_size} ranks, expected at "
+                "least one for each. Use sharded=False for data this small."
+            )
+        return len(range(self.rank, num_samples, self.world_size))
+
+    @property
+    def share(self) -> Share:
+        """Which samples this rank keeps the scores of."""
+        return Share(self.rank, self.world_size) if self.sharded else ALL
+
+    def gather(self, row: torch.Tensor) -> torch.Tensor:
+        """Return every rank's row, stacked; all rows have the same length. Collective."""
         if self.world_size == 1:
-            return losses.unsqueeze(0)
+            return row.unsqueeze(0)
         if not (dist.is_available() and dist.is_initialized()):
             raise RuntimeError(
                 f"The epoch's end has to exchange the losses of world_size={self.world_size} ranks, "
                 "but torch.distributed is not initialised. Call init_process_group (torchrun sets "
                 "its environment), or use world_size=1."
             )
-        rows = [torch.empty_like(losses) for _ in range(self.world_size)]
-        dist.all_gather(rows, losses, group=self.process_group)
+        row = row.to(_exchange_device(row.device, self.process_group))
+        rows = [torch.empty_like(row) for _ in range(self.world_size)]
+        dist.all_gather(rows, row.contiguous(), group=self.process_group)
         return torch.stack(rows)
+
+    def sum(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Add a few numbers up over the ranks. Collective."""
+        total: npt.NDArray[np.float64] = self.gather(torch.from_numpy(values)).sum(0).cpu().numpy()
+        return total
 
 
 def resolve_ranks(
-    rank: int | None, world_size: int | None, process_group: dist.ProcessGroup | None
+    rank: int | None,
+    world_size: int | None,
+    process_group: dist.ProcessGroup | None,
+    *,
+    sharded: bool = False,
 ) -> Ranks:
     """Find this process's place: by arguments, by process group, or alone."""
     if rank is not None and world_size is not None:
-        return Ranks(rank, world_size, process_group)
+        return Ranks(rank, world_size, process_group, sharded)
     if dist.is_available() and dist.is_initialized():
-        return Ranks(
-            dist.get_rank(process_group), dist.get_world_size(process_group), process_group
-        )
-    return Ranks()
+        rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
+        return Ranks(rank, world_size, process_group, sharded)
+    return Ranks(sharded=sharded)
 
 
 def check_ranks(rank: int | None, world_size: int | None) -> None:
@@ -53,3 +89,38 @@ def check_ranks(rank: int | None, world_size: int | None) -> None:
             f"rank={rank!r}, world_size={world_size!r} is not a place among ranks. Expected both, "
             "with 0 <= rank < world_size, or neither: then torch.distributed is asked."
         )
+
+
+def _exchange_device(device: torch.device, group: dist.ProcessGroup | None) -> torch.device:
+    """The device that the group's backend can send from, at best the one where the data lies."""
+    backends = dict(pair.split(":") for pair in str(dist.get_backend_config(group)).split(","))
+    if backends.get(device.type) not in (None, "gloo"):
+        return device
+    if "cpu" in backends:  # gloo gathers only what lies in main memory
+        return torch.device("cpu")
+    return torch.device(next(iter(backends)))
+
+
+class Checkpointable:
+    """A data set or pruner as ``torch.distributed.checkpoint`` wants it.
+
+    That reads into tensors of the sizes that are there already, so here the losses of the running
+    epoch always have the full length: ``dcp.save({"data": Checkpointable(train_data), …})``.
+    """
+
+    def __init__(self, train_data: Any) -> None:
+        self._train_data = train_data
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, with tensors whose sizes do not depend on the epoch's progress."""
+        state = self._train_data.state_dict()
+        losses = state["losses"]
+        padded = torch.full((len(state["scores"]),), float("nan"))
+        padded[: len(losses)] = losses
+        return {**state, "losses": padded, "num_losses": len(losses)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state."""
+        state = dict(state)
+        state["losses"] = state["losses"][: state.pop("num_losses")]
+        self._train_data.load_state_dict(state)

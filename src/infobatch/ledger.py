@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from infobatch.distributed import Ranks
-from infobatch.plan import FloatArray, Plan
+from infobatch.plan import FloatArray, Plan, fingerprint
 
 _UNVISITED = float("-inf")
 _UNSCORED = float("inf")
@@ -64,25 +64,35 @@ class Ledger:
         self._last: tuple[int, int] | None = None
         self._words = plan.words[len(self._earlier) :]
         if by_index is not None:
-            visited = by_index.numpy()[plan.indices(plan.words)] != _UNVISITED
+            visited = by_index.numpy()[plan.places(plan.words)] != _UNVISITED
             self._words = plan.words[~visited]
+        if ranks.sharded:
+            self._own = self._words
+            counts = ranks.gather(torch.tensor([len(self._own), len(self._earlier)])).cpu().numpy()
+            self._shares, self._before = counts[:, 0], int(counts[:, 1].sum())
+        else:
+            self._own = self._words[ranks.rank :: ranks.world_size]
+            whole, more = divmod(len(self._words), ranks.world_size)
+            self._shares = whole + (np.arange(ranks.world_size) < more)
+            self._before = len(plan) - len(self._words)
+        self._length = int(self._shares.max())
 
     # The route that a sampler walks.
 
     def __len__(self) -> int:
-        """Positions of this rank's walk: equally many on each, the last one perhaps a repeat."""
-        return -(-len(self._words) // self.ranks.world_size)
+        """Positions of this rank's walk: equally many on each, the last ones perhaps repeats."""
+        return self._length
 
     def indices(self, start: int, stop: int) -> npt.NDArray[Any]:
         """The samples at some positions of this rank's walk."""
         return self.plan.indices(self._own_words(start, stop))
 
     def _own_words(self, start: int, stop: int) -> npt.NDArray[Any]:
-        rank, world_size = self.ranks.rank, self.ranks.world_size
-        words = self._words[rank + start * world_size : rank + stop * world_size : world_size]
-        if len(words) < stop - start:  # the count does not divide: fill up with a repeat
+        words = self._own[start:stop]
+        missing = stop - start - len(words)
+        if missing:  # this rank's share is smaller than another's: fill up with repeats
             words = np.append(
-                words, self._words[(rank + (stop - 1) * world_size) % len(self._words)]
+                words, np.resize(self._own if len(self._own) else self._words, missing)
             )
         return words
 
@@ -127,6 +137,11 @@ class Ledger:
 
     def record_at(self, index: torch.Tensor, values: torch.Tensor | float) -> None:
         """Write the losses of the samples ``index``."""
+        if self.ranks.sharded:
+            raise RuntimeError(
+                "update(index=…) got a pruner with sharded=True, expected the form without index: a "
+                "rank knows the samples of its own share only. Use sharded=False."
+            )
         if self._by_position is not None or len(self._earlier):
             raise RuntimeError(
                 "update(index=…) follows an update without index in the same epoch. Expected one "
@@ -161,8 +176,7 @@ class Ledger:
         self, start: int, count: int, like: torch.Tensor
     ) -> torch.Tensor | None:
         """The weights of some positions, on the losses' device; None where all are 1."""
-        spare = len(self) * self.ranks.world_size - len(self._words)
-        in_tail = spare > 0 and start + count == len(self)
+        in_tail = start + count > self._shares.min()
         if self.plan.whole and not in_tail:
             return None
         dtype = torch.promote_types(like.dtype, torch.float32)
@@ -181,8 +195,8 @@ class Ledger:
         weights = chunk[offset : offset + count]
         if in_tail:
             # Ranks average their means, repeats included; the global batch has fewer real samples.
-            everywhere = count * self.ranks.world_size
-            weights = weights * (everywhere / (everywhere - spare))
+            real = int((self._shares - start).clip(0, count).sum())
+            weights = weights * (count * self.ranks.world_size / real)
         return weights
 
     def weights_at_index(self, index: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -190,7 +204,7 @@ class Ledger:
         dtype = torch.promote_types(like.dtype, torch.float32)
         if self._codes is None or self._code_weights is None or self._codes.device != like.device:
             codes = np.full(self.plan.num_samples, len(self.plan.class_weights), np.uint8)
-            codes[self.plan.indices(self.plan.words)] = self.plan.classes(self.plan.words)
+            codes[self.plan.places(self.plan.words)] = self.plan.classes(self.plan.words)
             self._codes = torch.from_numpy(codes).to(like.device)
             by_code = torch.tensor([*self.plan.class_weights.tolist(), float("nan")])
             self._code_weights = by_code.to(like.device, dtype)
@@ -210,8 +224,7 @@ class Ledger:
 
     def _unpack_weights(self, start: int, stop: int) -> torch.Tensor:
         weights = self.plan.class_weights[self.plan.classes(self._own_words(start, stop))]
-        if self.ranks.rank + (stop - 1) * self.ranks.world_size >= len(self._words):
-            weights[-1] = 0.0  # the repeat that fills up a share counts for nothing
+        weights[max(len(self._own) - start, 0) :] = 0.0  # repeats that fill up a share
         return torch.from_numpy(weights)
 
     # What becomes of it.
@@ -221,10 +234,19 @@ class Ledger:
         """Whether this walk has recorded anything."""
         return self.taken > 0
 
+    def planned(self) -> int:
+        """The samples of the epoch, over all ranks."""
+        return int(self._shares.sum()) + self._before
+
     def done(self) -> int:
         """Sample passes made of the plan, over all ranks, repeats not counted."""
-        before = len(self.plan) - len(self._words)
-        return before + min(self.taken * self.ranks.world_size, len(self._words))
+        return int(self._shares.clip(max=self.taken).sum()) + self._before
+
+    def recorded(self) -> int:
+        """How many of this plan's first positions have been done."""
+        if self.ranks.sharded:
+            return len(self._earlier) + min(self.taken, len(self._own))
+        return self.done()
 
     def discard(self) -> None:
         """Forget the losses of this walk; its passes still count."""
@@ -232,44 +254,71 @@ class Ledger:
             self._by_position.fill_(_UNSCORED)
 
     def losses_by_position(self, *, gather: bool) -> FloatArray:
-        """The losses by the plan's positions; of this rank alone, or collectively of all."""
-        own = self._positions_on(
-            self._by_position.device if self._by_position is not None else torch.device("cpu")
-        )
-        own[: self.taken].masked_fill_(own[: self.taken] == _UNVISITED, _UNSCORED)
-        if gather:
-            rows = self.ranks.gather(own)
+        """The losses by the plan's positions; of this rank alone, or collectively of all ranks."""
+        device = self._by_position.device if self._by_position is not None else torch.device("cpu")
+        if self._by_index is not None:
+            own = self._by_index[
+                torch.from_numpy(self.indices(0, len(self))).to(self._by_index.device)
+            ]
+        else:
+            own = self._positions_on(device)
+            own[: self.taken].masked_fill_(own[: self.taken] == _UNVISITED, _UNSCORED)
+        if self.ranks.sharded:
+            walked = own[: len(self._own)]
+        elif gather:
+            walked = self._gather(own)
         else:
             rows = torch.full((self.ranks.world_size, len(own)), _UNVISITED)
             rows[self.ranks.rank] = own
-        walked = rows.T.reshape(-1)[: len(self._words)].cpu().numpy()
-        return np.concatenate([self._earlier, walked]) if len(self._earlier) else walked
+            walked = rows.T.reshape(-1)[: len(self._words)]
+        losses: FloatArray = walked.cpu().numpy()
+        return np.concatenate([self._earlier, losses]) if len(self._earlier) else losses
 
-    def losses_by_index(self) -> FloatArray | None:
+    def _gather(self, own: torch.Tensor) -> torch.Tensor:
+        """Exchange the losses, with a number that tells plans apart at the end of each row."""
+        if self.ranks.world_size == 1:
+            return own
+        check = torch.tensor([float(fingerprint(self.plan) % (1 << 24))], device=own.device)
+        rows = self.ranks.gather(torch.cat([own, check]))
+        if not bool((rows[:, -1] == rows[0, -1]).all()):
+            raise RuntimeError(
+                "The ranks have drawn different plans for this epoch, so their losses cannot be put "
+                "together. Expected the same seed, policy, delta, num_epochs and data on each, and "
+                "the same state loaded on each."
+            )
+        return rows[:, :-1].T.reshape(-1)[: len(self._words)]
+
+    @property
+    def by_index(self) -> bool:
+        """Whether the batches carry their samples' indices."""
+        return self._by_index is not None
+
+    def losses_by_index(self, *, gather: bool) -> FloatArray:
         """The losses by sample index, where the batches carry it."""
-        if self._by_index is None:
-            return None
-        losses: FloatArray = self._by_index.cpu().numpy()
+        assert self._by_index is not None
+        losses: FloatArray = self._by_index.cpu().numpy().copy()
+        if self.ranks.world_size > 1:
+            walked = self.losses_by_position(gather=gather)
+            known = walked != _UNVISITED
+            losses[self.plan.places(self._words)[known]] = walked[known]
         return losses
 
     def fold_into(self, scores: FloatArray, *, gather: bool) -> int:
         """Write the finite losses into the scores; return how many passes had none."""
-        by_index = self.losses_by_index()
-        if by_index is not None:
-            finite = np.isfinite(by_index)
-            np.copyto(scores, by_index, where=finite)
-            return int(np.count_nonzero(~finite & (by_index != _UNVISITED)))
+        if self.by_index:
+            losses = self.losses_by_index(gather=gather)
+            finite = np.isfinite(losses)
+            np.copyto(scores, losses, where=finite)
+            return int(np.count_nonzero(~finite & (losses != _UNVISITED)))
         losses = self.losses_by_position(gather=gather)
         unscored = 0
         for start in range(0, len(losses), _FOLD_BLOCK):
             block = losses[start : start + _FOLD_BLOCK]
-            samples = self.plan.indices(self.plan.words[start : start + _FOLD_BLOCK]).astype(
-                np.intp
-            )
+            places = self.plan.places(self.plan.words[start : start + _FOLD_BLOCK])
             finite = np.isfinite(block)
             if finite.all():
-                scores[samples] = block
+                scores[places] = block
             else:
-                scores[samples[finite]] = block[finite]
+                scores[places[finite]] = block[finite]
                 unscored += int(np.count_nonzero(~finite & (block != _UNVISITED)))
         return unscored

@@ -10,9 +10,10 @@ epoch sum to the number of samples (the paper's Eq. 8, "forced").
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -76,19 +77,32 @@ class Strata:
         return cls(labels, tuple(ratio for _, ratio in reversed(bands)), thresholds)
 
 
+class Share(NamedTuple):
+    """Which samples a plan is about: those with the indices first, first + step, first + 2 step, …"""
+
+    first: int
+    step: int
+
+
+ALL = Share(0, 1)
+
+
 @dataclass(frozen=True)
 class Plan:
     """One epoch's samples in visiting order, with their weights; the same on every rank.
 
-    ``words`` packs a sample's index and, above it, the number of its weight class: four bytes a
-    position while indices and classes fit into 32 bits. ``order`` and ``weights`` unpack all of it.
+    (With ``sharded=True``: of one rank's share.)
+
+    ``words`` packs a sample's place among the scores and, above it, the number of its weight class:
+    four bytes a position while both fit into 32 bits. ``order`` and ``weights`` unpack all of it.
     """
 
     num_samples: int
     words: npt.NDArray[Any] = field(repr=False)
-    index_bits: int = field(repr=False)
+    place_bits: int = field(repr=False)
     class_weights: npt.NDArray[np.float64]
     thresholds: tuple[float, ...] = ()
+    share: Share = ALL
 
     def __len__(self) -> int:
         return len(self.words)
@@ -101,32 +115,44 @@ class Plan:
     @property
     def order(self) -> torch.Tensor:
         """The samples' indices in visiting order, int64."""
-        return torch.from_numpy(self.indices(self.words).astype(np.int64))
+        return torch.from_numpy(self.indices(self.words).astype(np.int64, copy=False))
 
     @property
     def weights(self) -> torch.Tensor:
         """The weight of each position of ``order``, float64."""
         return torch.from_numpy(self.class_weights[self.classes(self.words)])
 
-    def indices(self, words: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def places(self, words: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+        """Unpack the places among the scores of some of this plan's words."""
+        places: npt.NDArray[Any] = words & words.dtype.type((1 << self.place_bits) - 1)
+        return places.astype(np.intp)
+
+    def indices(self, words: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
         """Unpack the sample indices of some of this plan's words."""
-        indices: npt.NDArray[Any] = words & words.dtype.type((1 << self.index_bits) - 1)
-        return indices
+        places = self.places(words)
+        return places if self.share == ALL else self.share.first + self.share.step * places
 
     def classes(self, words: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         """Unpack the weight classes of some of this plan's words."""
-        classes: npt.NDArray[np.uint8] = (words >> words.dtype.type(self.index_bits)).astype(
+        classes: npt.NDArray[np.uint8] = (words >> words.dtype.type(self.place_bits)).astype(
             np.uint8
         )
         return classes
 
 
-def whole_plan(num_samples: int, *, seed: int, epoch: int) -> Plan:
+def fingerprint(plan: Plan) -> int:
+    """A number that tells plans apart: of another seed, policy or scores, or of another numpy."""
+    ends = np.concatenate([plan.words[:4096], plan.words[-4096:]]).astype(np.uint64)
+    return zlib.crc32(ends.tobytes(), len(plan) & 0xFFFFFFFF)
+
+
+def whole_plan(num_samples: int, *, seed: int, epoch: int, share: Share = ALL) -> Plan:
     """All samples in a random order, each with weight 1: the first epoch, and annealing."""
-    return draw_plan(Strata(np.zeros(num_samples, np.uint8), ()), seed=seed, epoch=epoch)
+    strata = Strata(np.zeros(num_samples, np.uint8), ())
+    return draw_plan(strata, seed=seed, epoch=epoch, share=share)
 
 
-def draw_plan(strata: Strata, *, seed: int, epoch: int) -> Plan:
+def draw_plan(strata: Strata, *, seed: int, epoch: int, share: Share = ALL) -> Plan:
     """Draw the samples of an epoch, exactly k of n in each stratum, and put them in random order.
 
     Each sample has random numbers of its own, keyed by (seed, epoch) and its index. So a draw
@@ -134,20 +160,20 @@ def draw_plan(strata: Strata, *, seed: int, epoch: int) -> Plan:
     counts' correction moves a handful of others.
     """
     labels = strata.labels
+    streams = np.random.SeedSequence((seed, epoch, share.first)).spawn(3)
+    keep_stream, order_stream, repair_stream = streams
     # np.bincount would widen the labels to eight bytes each.
     sizes = np.array([np.count_nonzero(labels == g) for g in range(len(strata.ratios) + 1)])
     weights = np.ones(len(sizes))
     if any(strata.ratios):
-        keep_stream, order_stream, repair_stream = np.random.SeedSequence((seed, epoch)).spawn(3)
         targets = keep_counts(sizes, strata.ratios)
         labels = _keep_exactly(strata, targets, keep_stream, repair_stream)
         if strata.rescale:
             weights = np.divide(sizes, targets, out=weights, where=targets > 0)
     else:
-        order_stream = np.random.SeedSequence((seed, epoch)).spawn(2)[1]
         labels = np.zeros_like(labels)
-    words, index_bits = _in_random_order(labels, len(sizes), order_stream)
-    return Plan(len(labels), words, index_bits, weights, strata.thresholds)
+    words, place_bits = _in_random_order(labels, len(sizes), order_stream)
+    return Plan(len(labels), words, place_bits, weights, strata.thresholds, share)
 
 
 def keep_counts(sizes: npt.NDArray[np.int64], ratios: Sequence[float]) -> npt.NDArray[np.int64]:
@@ -205,8 +231,8 @@ def _in_random_order(
     100 million samples) their order is that of their indices, which no training can notice.
     """
     count = len(labels)
-    index_bits = max(1, (count - 1).bit_length())
-    word_bits = index_bits + (num_classes - 1).bit_length()
+    place_bits = max(1, (count - 1).bit_length())
+    word_bits = place_bits + (num_classes - 1).bit_length()
     payload = np.uint64((1 << word_bits) - 1)
     bits = np.random.SFC64(stream)
     keys = np.empty(count - np.count_nonzero(labels == _DROPPED), np.uint64)
@@ -218,13 +244,13 @@ def _in_random_order(
         key &= ~payload
         key |= index_in_block[: len(block)] + np.uint64(start)
         if num_classes > 1:
-            key |= block.astype(np.uint64) << np.uint64(index_bits)
+            key |= block.astype(np.uint64) << np.uint64(place_bits)
         kept = np.flatnonzero(block != _DROPPED)
         key.take(kept, out=keys[filled : filled + len(kept)], mode="clip")
         filled += len(kept)
     keys.sort()
     keys &= payload
-    return (_narrowed(keys) if word_bits <= 32 else keys), index_bits
+    return (_narrowed(keys) if word_bits <= 32 else keys), place_bits
 
 
 def _narrowed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:

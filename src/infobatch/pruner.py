@@ -15,11 +15,11 @@ from infobatch.checks import check_count, check_delta, check_index, check_losses
 from infobatch.distributed import Ranks, check_ranks, resolve_ranks
 from infobatch.ledger import Ledger, Progress
 from infobatch.per_sample import PerSample
-from infobatch.plan import FloatArray, Plan, draw_plan, whole_plan
-from infobatch.policies import Policy, resolve_policy
+from infobatch.plan import FloatArray, Plan, draw_plan, fingerprint, whole_plan
+from infobatch.policies import Policy, check_shardable, resolve_policy
 from infobatch.sampler import PlanSampler, Route, Walk
 from infobatch.savings import EpochPasses, Savings
-from infobatch.state import STATE_VERSION, check_state, fingerprint
+from infobatch.state import STATE_VERSION, check_state
 
 
 class Pruner:
@@ -48,6 +48,7 @@ class Pruner:
         rank: int | None = None,
         world_size: int | None = None,
         process_group: dist.ProcessGroup | None = None,
+        sharded: bool = False,
     ) -> None:
         check_ranks(rank, world_size)
         self.num_samples = check_count("num_samples", num_samples, "an empty data set cannot train")
@@ -55,8 +56,11 @@ class Pruner:
         self.delta = check_delta(delta)
         self.seed = check_count("seed", seed, "it is the key of the random draws", least=0)
         self.policy = resolve_policy(policy)
+        if sharded:
+            check_shardable(self.policy)
+        self.sharded = sharded
         self._place = (rank, world_size, process_group)
-        self._scores: FloatArray = np.full(self.num_samples, np.nan, np.float32)
+        self._known_scores: FloatArray | None = None
         self._epoch = 0
         self._epoch_was_set = False
         self._finished = -1  # the last epoch that came to its end
@@ -207,7 +211,7 @@ class Pruner:
         """How far the running epoch has come."""
         ledger = self._current_ledger()
         dropped = self._walk.dropped * ledger.ranks.world_size if self._walk is not None else 0
-        return Progress(self._epoch, ledger.done(), max(len(ledger.plan) - dropped, 1))
+        return Progress(self._epoch, ledger.done(), max(ledger.planned() - dropped, 1))
 
     @property
     def scores(self) -> torch.Tensor:
@@ -239,42 +243,62 @@ class Pruner:
         return self._ledger
 
     def _ranks(self) -> Ranks:
-        return resolve_ranks(*self._place)
+        """This process's place: asked for late, since loaders are often built before the group."""
+        return resolve_ranks(*self._place, sharded=self.sharded)
+
+    @property
+    def _scores(self) -> FloatArray:
+        """The scores that this rank keeps; all of them, unless they are sharded."""
+        if self._known_scores is None:
+            owned = self._ranks().owned(self.num_samples)
+            self._known_scores = np.full(owned, np.nan, np.float32)
+        return self._known_scores
 
     def _draw(self, scores: FloatArray, *, epoch: int, seed: int) -> Plan:
         # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
         prunes = epoch < round(self.delta * self.num_epochs, 9)
+        ranks = self._ranks()
         unseen = np.isnan(scores)
-        if not prunes or unseen.all():
-            return whole_plan(self.num_samples, seed=seed, epoch=epoch)
+        # A share without scores must not leave the others' sums waiting for it.
+        if not prunes or (unseen.all() and not self.sharded):
+            return whole_plan(len(scores), seed=seed, epoch=epoch, share=ranks.share)
         readable = scores.view()
         readable.flags.writeable = False
-        strata = self.policy.strata(readable)
-        if len(strata.labels) != self.num_samples:
+        policy: Any = self.policy
+        strata = (
+            policy.strata(readable, reduce=ranks.sum) if self.sharded else policy.strata(readable)
+        )
+        if len(strata.labels) != len(scores):
             raise ValueError(
                 f"{self.policy!r}.strata() gave {len(strata.labels)} labels, expected one for each "
-                f"of the {self.num_samples} samples."
+                f"of the {len(scores)} samples."
             )
         if unseen.any():
             strata = replace(strata, labels=np.where(unseen, np.uint8(0), strata.labels))
-        return draw_plan(strata, seed=seed, epoch=epoch)
+        return draw_plan(strata, seed=seed, epoch=epoch, share=ranks.share)
 
-    def _move_on_if_over(self) -> None:
-        """Begin the next epoch if the loader has nothing left of this one."""
+    def _is_over(self) -> bool:
+        """Whether the loader has nothing left of this epoch to deliver."""
         ledger, walk = self._ledger, self._walk
         if ledger is None or walk is None or walk.length is None:
-            return
-        if walk.handed_out == walk.length and walk.length - ledger.taken <= walk.dropped:
+            return False
+        return walk.handed_out == walk.length and walk.length - ledger.taken <= walk.dropped
+
+    def _move_on_if_over(self) -> None:
+        if self._is_over():
             self._finished = self._epoch
             self._move_to(self._epoch + 1)
 
     def _move_to(self, epoch: int) -> None:
         ledger, walk = self._ledger, self._walk
         self._ledger = self._walk = None  # freed before the next plan is drawn
-        if ledger is not None and (ledger.done() or ledger.ranks.world_size > 1):
-            if walk is not None and ledger.losses_by_index() is None:
+        if ledger is not None and (ledger.done() or walk is not None):
+            if walk is not None and not ledger.by_index:
                 self._check_remainder(ledger, walk)
-            unscored = ledger.fold_into(self._scores, gather=True)
+            # Every rank that walked takes part, whatever became of its walk.
+            unscored = ledger.fold_into(self._scores, gather=walk is not None)
+            if self.sharded:
+                unscored = int(ledger.ranks.sum(np.array([float(unscored)]))[0])
             if ledger.done():
                 self._history.append(self._passes(ledger, unscored))
         self._epoch = epoch
@@ -297,42 +321,58 @@ class Pruner:
             )
 
     def _passes(self, ledger: Ledger, unscored: int) -> EpochPasses:
-        plan = ledger.plan
         return EpochPasses(
-            self._epoch, plan.num_samples, len(plan), ledger.done(), unscored, plan.thresholds
+            self._epoch,
+            self.num_samples,
+            ledger.planned(),
+            ledger.done(),
+            unscored,
+            ledger.plan.thresholds,
         )
 
     # State.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on from here, bit for bit, in plain tensors and numbers."""
-        self._move_on_if_over()
-        ledger = self._ledger if self._ledger is not None and self._ledger.done() else None
-        by_index = None if ledger is None else ledger.losses_by_index()
+    def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
+        """Everything needed to go on from here, bit for bit, in plain tensors and numbers.
+
+        With several ranks this is collective: call it on every rank; each gets the whole state, so
+        write one of them. ``gather=False`` may be called on one rank alone: what the other ranks
+        have recorded in the running epoch is then missing, and those samples keep their old scores.
+        A sharded pruner's state is the rank's own: write and load one for each.
+        """
+        if gather:
+            self._move_on_if_over()
+        epoch, finished, scores = self._epoch, self._finished, self._scores.copy()
+        history = self._history
         losses = np.empty(0, np.float32)
-        if by_index is not None:
-            losses = by_index.copy()
+        ledger = self._ledger if self._ledger is not None and self._ledger.done() else None
+        if ledger is not None and self._is_over():
+            epoch, finished, history = epoch + 1, epoch, list(self.savings.epochs)
+            ledger.fold_into(scores, gather=False)
+            ledger = None
+        elif ledger is not None and ledger.by_index:
+            losses = ledger.losses_by_index(gather=gather)
         elif ledger is not None:
-            losses = ledger.losses_by_position(gather=True)[: ledger.done()].copy()
+            losses = ledger.losses_by_position(gather=gather)[: ledger.recorded()].copy()
         return {
             "version": STATE_VERSION,
             "num_samples": self.num_samples,
+            "share": list(self._ranks().share),
             "seed": self.seed,
-            "epoch": self._epoch,
-            "finished": self._finished,
-            "scores": torch.from_numpy(self._scores.copy()),
+            "epoch": epoch,
+            "finished": finished,
+            "scores": torch.from_numpy(scores),
             "losses": torch.from_numpy(losses),
-            "losses_by": "index" if by_index is not None else "position",
+            "losses_by": "index" if ledger is not None and ledger.by_index else "position",
             "plan_check": 0 if ledger is None else fingerprint(ledger.plan),
             "history": [
-                [e.epoch, e.full, e.planned, e.made, e.unscored, *e.thresholds]
-                for e in self._history
+                [e.epoch, e.full, e.planned, e.made, e.unscored, *e.thresholds] for e in history
             ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state: the next iteration of a loader continues where it was taken."""
-        check_state(state, self.num_samples)
+        check_state(state, self.num_samples, self._ranks())
         scores = state["scores"].cpu().numpy().copy()
         losses = state["losses"].cpu().numpy().copy()
         ledger = None
@@ -357,7 +397,7 @@ class Pruner:
         self._finished = state["finished"]
         self._nothing_left = False
         self._resumed = True
-        self._scores = scores
+        self._known_scores = scores
         self._ledger = ledger
         self._walk = None
         self._epoch_was_set = False

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 
-from infobatch.plan import Plan
+from infobatch.distributed import Ranks
 
 STATE_VERSION = 1
 
 
-def fingerprint(plan: Plan) -> int:
-    """A number that tells plans apart: of another seed, policy or scores, or of another numpy."""
-    ends = np.concatenate([plan.words[:4096], plan.words[-4096:]]).astype(np.uint64)
-    return zlib.crc32(ends.tobytes(), len(plan) & 0xFFFFFFFF)
+def _share(share: Sequence[int]) -> str:
+    first, step = share
+    return "all" if step == 1 else f"{first}, {first + step}, {first + 2 * step}, …"
 
 
-def check_state(state: object, num_samples: int) -> None:
+def check_state(state: object, num_samples: int, ranks: Ranks) -> None:
     """Refuse a state that is not whole, before anything is changed."""
     expected = {
         "version": int,
         "num_samples": int,
+        "share": list,
         "seed": int,
         "epoch": int,
         "finished": int,
@@ -56,10 +54,15 @@ def check_state(state: object, num_samples: int) -> None:
             f"load_state_dict() got the state of a data set with {state['num_samples']} samples, "
             f"expected {num_samples}. Scores belong to samples: load it for the data it came from."
         )
-    sizes = {"scores": (num_samples, num_samples)}
-    sizes["losses"] = (
-        (num_samples, num_samples) if state["losses_by"] == "index" else (0, num_samples)
-    )
+    if state["share"] != list(ranks.share):
+        raise ValueError(
+            f"load_state_dict() got the scores of the samples {_share(state['share'])}, but this rank "
+            f"keeps those of {_share(ranks.share)}. A sharded state belongs to its rank and number "
+            "of ranks: load each rank's own, with as many ranks as saved it."
+        )
+    owned = ranks.owned(num_samples)
+    sizes = {"scores": (owned, owned)}
+    sizes["losses"] = (owned, owned) if state["losses_by"] == "index" else (0, owned)
     for key, (least, most) in sizes.items():
         tensor = state[key]
         if tensor.dtype != torch.float32 or tensor.dim() != 1 or not least <= len(tensor) <= most:

@@ -5,6 +5,7 @@ A policy is any object with ``strata(scores) -> Strata``. The built-in ones can 
 
 from __future__ import annotations
 
+import inspect
 from typing import Protocol
 
 from infobatch.plan import FloatArray, Strata
@@ -20,6 +21,7 @@ __all__ = [
     "QuantilePrune",
     "RandomPrune",
     "SoftPrune",
+    "check_shardable",
     "resolve_policy",
 ]
 
@@ -32,8 +34,20 @@ class Policy(Protocol):
 
         Called once at the start of each pruned epoch. Must be deterministic: all randomness is in
         the draw that follows. Samples without a score are kept whatever the policy says of them.
+
+        A policy for sharded scores takes ``reduce`` too, a function that adds a float64 array up
+        over the ranks: the scores are then those of one rank's share.
         """
         ...
+
+
+def check_shardable(policy: Policy) -> None:
+    """Refuse a policy that can only judge scores that are all in one place."""
+    if "reduce" not in inspect.signature(policy.strata).parameters:
+        raise TypeError(
+            f"sharded=True got policy={policy!r}, whose strata() takes no argument reduce. Expected "
+            "strata(scores, reduce): thresholds of all scores have to be summed over the ranks."
+        )
 
 
 POLICIES: dict[str, type[SoftPrune | QuantilePrune | RandomPrune | NoPrune]] = {

@@ -8,6 +8,7 @@ import numpy as np
 
 from infobatch.plan import FloatArray, Strata
 from infobatch.policies.ratio import check_ratio
+from infobatch.policies.reduce import Reduce, alone
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,13 @@ class SoftPrune:
     def __post_init__(self) -> None:
         check_ratio("SoftPrune(ratio=…)", self.ratio)
 
-    def strata(self, scores: FloatArray) -> Strata:
+    def strata(self, scores: FloatArray, reduce: Reduce = alone) -> Strata:
         """Label 1 for the samples below the mean of the seen samples' scores."""
         # float64: a float32 sum of 14 million equal scores is off by more than their spacing.
-        mean = np.mean(scores, dtype=np.float64)
-        if np.isnan(mean):
+        total, count = np.sum(scores, dtype=np.float64), len(scores)
+        if np.isnan(total):
             seen = scores[~np.isnan(scores)]
-            mean = np.mean(seen, dtype=np.float64) if len(seen) else np.float64(-np.inf)
+            total, count = np.sum(seen, dtype=np.float64), len(seen)
+        total, count = reduce(np.array([total, count], np.float64))
+        mean = total / count if count else -np.inf
         return Strata.below(scores, [(float(mean), self.ratio)])

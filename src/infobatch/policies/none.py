@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from infobatch.plan import FloatArray, Strata
+from infobatch.policies.reduce import Reduce, alone
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,6 @@ class NoPrune:
     NoPrune()
     """
 
-    def strata(self, scores: FloatArray) -> Strata:
+    def strata(self, scores: FloatArray, reduce: Reduce = alone) -> Strata:
         """Label 0 throughout."""
         return Strata(np.zeros(len(scores), np.uint8), ())

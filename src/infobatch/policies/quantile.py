@@ -8,6 +8,7 @@ import numpy as np
 
 from infobatch.plan import FloatArray, Strata
 from infobatch.policies.ratio import check_ratio
+from infobatch.policies.reduce import Reduce, alone
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,48 @@ class QuantilePrune:
         for _, ratio in self.bands:
             check_ratio("QuantilePrune(bands=…)", ratio)
 
-    def strata(self, scores: FloatArray) -> Strata:
+    def strata(self, scores: FloatArray, reduce: Reduce = alone) -> Strata:
         """Label the bands by the exact quantiles of the seen samples' scores."""
         seen = scores[~np.isnan(scores)]
+        count = int(reduce(np.array([len(seen)], np.float64))[0])
         # The edge at quantile q is the score that exactly round(q n) scores come before.
-        ranks = [round(quantile * len(seen)) for quantile, _ in self.bands]
-        inside = sorted({rank for rank in ranks if rank < len(seen)})
-        if inside:
-            seen.partition(inside)
-        edges = [float(seen[rank]) if rank < len(seen) else np.inf for rank in ranks]
-        return Strata.below(
-            scores, [(edge, ratio) for edge, (_, ratio) in zip(edges, self.bands, strict=True)]
-        )
+        ranks = [round(quantile * count) for quantile, _ in self.bands]
+        inside = [rank for rank in ranks if rank < count]
+        find = _partitioned if reduce is alone else _bisected
+        edges = [*find(seen, inside, reduce), *[np.inf] * (len(ranks) - len(inside))]
+        ratios = [ratio for _, ratio in self.bands]
+        return Strata.below(scores, list(zip(edges, ratios, strict=True)))
+
+
+def _partitioned(scores: FloatArray, ranks: list[int], reduce: Reduce) -> list[float]:
+    """The scores of some ranks in the sorted order, from all scores at hand."""
+    if ranks:
+        scores.partition(sorted(set(ranks)))
+    return [float(scores[rank]) for rank in ranks]
+
+
+def _bisected(scores: FloatArray, ranks: list[int], reduce: Reduce) -> list[float]:
+    """The same where each process has some of the scores: only counts are exchanged.
+
+    Bisection over the float32 numbers themselves, in their order as integers: 32 rounds are exact.
+    """
+    low = np.full(len(ranks), _ordered(-np.inf), np.int64)
+    high = np.full(len(ranks), _ordered(np.inf), np.int64)
+    while (low < high).any():
+        middle = (low + high) // 2
+        counts = [np.count_nonzero(scores <= _number(value)) for value in middle.tolist()]
+        enough = reduce(np.array(counts, np.float64)) > np.array(ranks)
+        high = np.where(enough, middle, high)
+        low = np.where(enough, low, np.minimum(middle + 1, high))
+    return [float(_number(value)) for value in high.tolist()]
+
+
+def _ordered(number: float) -> int:
+    """The place of a float32 number among all float32 numbers."""
+    bits = int(np.float32(number).view(np.int32))
+    return bits if bits >= 0 else -(bits & 0x7FFFFFFF)
+
+
+def _number(ordered: int) -> np.float32:
+    bits = ordered if ordered >= 0 else -ordered | 0x80000000
+    return np.uint32(bits).view(np.float32)

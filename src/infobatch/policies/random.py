@@ -8,6 +8,7 @@ import numpy as np
 
 from infobatch.plan import FloatArray, Strata
 from infobatch.policies.ratio import check_ratio
+from infobatch.policies.reduce import Reduce, alone
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class RandomPrune:
     def __post_init__(self) -> None:
         check_ratio("RandomPrune(ratio=…)", self.ratio)
 
-    def strata(self, scores: FloatArray) -> Strata:
+    def strata(self, scores: FloatArray, reduce: Reduce = alone) -> Strata:
         """Label 1 for every sample that was seen."""
         seen = (~np.isnan(scores)).view(np.uint8)
         return Strata(seen, (self.ratio,), rescale=self.rescale)
