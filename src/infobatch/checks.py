@@ -49,7 +49,7 @@ def check_losses(call: str, losses: object) -> None:
             f"{call} got losses of {losses.dtype}, expected floating point numbers: an integer has "
             "no gradient. Pass the criterion's output, not the labels or predictions."
         )
-    if not len(losses):
+    if not losses.shape[0]:
         raise ValueError(
             f"{call} got no losses, expected one a sample. For a batch without samples call skip()."
         )
@@ -74,4 +74,6 @@ def check_index(call: str, index: Any, losses: torch.Tensor) -> torch.Tensor:
             f"index for each of the {len(losses)} losses. If a collate function drops samples, "
             "drop their indices with them (see with_index)."
         )
+    if samples.dtype is torch.int64 and samples.device == losses.device:
+        return samples
     return samples.to(losses.device, torch.int64, non_blocking=True)

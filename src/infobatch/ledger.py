@@ -34,6 +34,17 @@ class Progress(NamedTuple):
     total: int
 
 
+class _Chunk(NamedTuple):
+    """The weights of the positions from start to stop; shares are weights / batch."""
+
+    start: int
+    stop: int
+    batch: int
+    losses_dtype: torch.dtype
+    weights: torch.Tensor
+    shares: torch.Tensor
+
+
 class Ledger:
     """The running epoch's plan, seen from one rank, and what was recorded of it.
 
@@ -58,9 +69,10 @@ class Ledger:
         self._by_index = by_index
         self._by_position: torch.Tensor | None = None
         self._codes: torch.Tensor | None = None
-        self._code_weights: torch.Tensor | None = None
-        self._weights: torch.Tensor | None = None
-        self._weights_start = 0
+        self._shares_by_code: torch.Tensor | None = None
+        self._by_code_key: tuple[int, torch.dtype] | None = None
+        self._chunk: _Chunk | None = None
+        self._whole = plan.whole
         self._last: tuple[int, int] | None = None
         self._words = plan.words[len(self._earlier) :]
         if by_index is not None:
@@ -76,6 +88,7 @@ class Ledger:
             self._shares = whole + (np.arange(ranks.world_size) < more)
             self._before = len(plan) - len(self._words)
         self._length = int(self._shares.max())
+        self._even = int(self._shares.min())  # positions that are real on every rank
 
     # The route that a sampler walks.
 
@@ -99,7 +112,7 @@ class Ledger:
     # What the training loop reports.
 
     def claim(self, call: str, count: int, handed_out: int) -> int:
-        """Return the first of the next ``count`` positions, or refuse where counts do not agree."""
+        """Take the next ``count`` positions and return the first, or refuse if counts do not agree."""
         if self._by_index is not None:
             raise RuntimeError(
                 f"{call} without index= follows an update with index= in the same epoch. Expected "
@@ -121,22 +134,31 @@ class Ledger:
                 "call skip() for it; if a collate function drops samples or batches vary in size, "
                 "carry the index in the batch (Pruner, Indexed, with_index)."
             )
-        return self.taken
+        if self.lookahead is None:
+            self.lookahead = outstanding
+        start, self.taken = self.taken, self.taken + count
+        self._last = (start, count)
+        return start
 
-    def record_next(self, values: torch.Tensor, start: int, handed_out: int) -> None:
+    def record(self, values: torch.Tensor, start: int, count: int) -> None:
         """Write the losses of claimed positions."""
-        count = len(values)
-        self._positions_on(values.device)[start : start + count].copy_(values.detach())
-        self._advance(start, count, handed_out)
+        losses = self._by_position
+        if losses is None or losses.device != values.device:
+            losses = self._positions_on(values.device)
+        losses[start : start + count].copy_(values.detach())
 
-    def skip_next(self, count: int, start: int, handed_out: int) -> None:
-        """Pass over claimed positions: visited, but no score."""
-        device = self._by_position.device if self._by_position is not None else torch.device("cpu")
-        self._positions_on(device)[start : start + count] = _UNSCORED
-        self._advance(start, count, handed_out)
+    def record_nothing(self, start: int, count: int) -> None:
+        """Mark claimed positions as visited without a score."""
+        self._positions_on(self._device())[start : start + count] = _UNSCORED
 
-    def record_at(self, index: torch.Tensor, values: torch.Tensor | float) -> None:
+    def record_at(self, index: torch.Tensor, values: torch.Tensor) -> None:
         """Write the losses of the samples ``index``."""
+        if self._by_index is None or self._by_index.device != index.device:
+            self._by_index = self._indices_on(index.device)
+        self._by_index.put_(index, values.detach().to(torch.float32))
+        self.taken += index.shape[0]
+
+    def _indices_on(self, device: torch.device) -> torch.Tensor:
         if self.ranks.sharded:
             raise RuntimeError(
                 "update(index=…) got a pruner with sharded=True, expected the form without index: a "
@@ -148,20 +170,12 @@ class Ledger:
                 "form throughout: pass index= to every update."
             )
         if self._by_index is None:
-            self._by_index = torch.full((self.plan.num_samples,), _UNVISITED, device=index.device)
-        elif self._by_index.device != index.device:
-            self._by_index = self._by_index.to(index.device)
-        if isinstance(values, torch.Tensor):
-            self._by_index[index] = values.detach().to(torch.float32)
-        else:
-            self._by_index[index] = values
-        self.taken += len(index)
+            return torch.full((self.plan.num_samples,), _UNVISITED, device=device)
+        return self._by_index.to(device)
 
-    def _advance(self, start: int, count: int, handed_out: int) -> None:
-        if self.lookahead is None:
-            self.lookahead = handed_out - self.taken
-        self.taken = start + count
-        self._last = (start, count)
+    def _device(self) -> torch.device:
+        """Where the losses lie; before the first ones, on the CPU."""
+        return torch.device("cpu") if self._by_position is None else self._by_position.device
 
     def _positions_on(self, device: torch.device) -> torch.Tensor:
         if self._by_position is None:
@@ -170,62 +184,73 @@ class Ledger:
             self._by_position = self._by_position.to(device)
         return self._by_position
 
-    # The weights that the training loop gets.
+    # The weights that the training loop gets: divided by the batch's size, so that the weighted mean
+    # is one dot product.
 
-    def weights_at_positions(
-        self, start: int, count: int, like: torch.Tensor
-    ) -> torch.Tensor | None:
-        """The weights of some positions, on the losses' device; None where all are 1."""
-        in_tail = start + count > self._shares.min()
-        if self.plan.whole and not in_tail:
+    def shares_of_mean(self, start: int, count: int, like: torch.Tensor) -> torch.Tensor | None:
+        """Weight / count for some positions, on the losses' device; None where all weights are 1."""
+        stop = start + count
+        in_tail = stop > self._even
+        if self._whole and not in_tail:
             return None
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        chunk = self._weights
+        chunk = self._chunk
         if (
             chunk is None
-            or start < self._weights_start
-            or start + count > self._weights_start + len(chunk)
-            or chunk.device != like.device
-            or chunk.dtype != dtype
+            or start < chunk.start
+            or stop > chunk.stop
+            or like.dtype is not chunk.losses_dtype
+            or like.device != chunk.weights.device
         ):
-            stop = min(max(start + count, start + _WEIGHTS_AT_ONCE), len(self))
-            chunk = self._unpack_weights(start, stop).to(like.device, dtype, non_blocking=True)
-            self._weights, self._weights_start = chunk, start
-        offset = start - self._weights_start
-        weights = chunk[offset : offset + count]
-        if in_tail:
-            # Ranks average their means, repeats included; the global batch has fewer real samples.
-            real = int((self._shares - start).clip(0, count).sum())
-            weights = weights * (count * self.ranks.world_size / real)
-        return weights
+            chunk = self._chunk = self._unpack_weights(start, stop, like)
+        if count == chunk.batch and not in_tail:
+            return chunk.shares[start - chunk.start : stop - chunk.start]
+        # Ranks average their means, repeats included; the global batch has only the real samples.
+        real = int((self._shares - start).clip(0, count).sum())
+        weights = chunk.weights[start - chunk.start : stop - chunk.start]
+        return weights * (self.ranks.world_size / real)
 
-    def weights_at_index(self, index: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The weights of the samples ``index``; NaN for one that this epoch's plan leaves out."""
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        if self._codes is None or self._code_weights is None or self._codes.device != like.device:
-            codes = np.full(self.plan.num_samples, len(self.plan.class_weights), np.uint8)
-            codes[self.plan.places(self.plan.words)] = self.plan.classes(self.plan.words)
-            self._codes = torch.from_numpy(codes).to(like.device)
-            by_code = torch.tensor([*self.plan.class_weights.tolist(), float("nan")])
-            self._code_weights = by_code.to(like.device, dtype)
-        if self._code_weights.dtype != dtype:
-            self._code_weights = self._code_weights.to(dtype)
-        return self._code_weights[self._codes[index].int()]
+    def shares_of_mean_at(self, index: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """The same for the samples ``index``; NaN for one that this epoch's plan leaves out."""
+        codes, by_code = self._codes, self._shares_by_code
+        key = (index.shape[0], like.dtype)
+        if (
+            codes is None
+            or by_code is None
+            or self._by_code_key != key
+            or codes.device != like.device
+        ):
+            if codes is None or codes.device != like.device:
+                table = np.full(self.plan.num_samples, len(self.plan.class_weights), np.uint8)
+                table[self.plan.places(self.plan.words)] = self.plan.classes(self.plan.words)
+                codes = self._codes = torch.from_numpy(table).to(like.device)
+            weights = torch.tensor([*self.plan.class_weights.tolist(), float("nan")])
+            dtype = torch.promote_types(like.dtype, torch.float32)
+            by_code = (weights / key[0]).to(like.device, dtype)
+            self._shares_by_code, self._by_code_key = by_code, key
+        return by_code.index_select(0, codes.index_select(0, index).int())
 
-    def last_weights(self, losses: torch.Tensor) -> torch.Tensor | None:
-        """The weights of the positions that were claimed last, for a second forward."""
+    def shares_of_last_mean(self, losses: torch.Tensor) -> torch.Tensor | None:
+        """The same for the positions that were claimed last, for a second forward."""
         if self._last is None or self._last[1] != len(losses):
             size = None if self._last is None else self._last[1]
             raise RuntimeError(
                 f"reweight() got {len(losses)} losses, expected as many as the last update() of this "
                 f"epoch had ({size}). Call update() for the batch first, or pass index=."
             )
-        return self.weights_at_positions(*self._last, like=losses)
+        return self.shares_of_mean(*self._last, like=losses)
 
-    def _unpack_weights(self, start: int, stop: int) -> torch.Tensor:
-        weights = self.plan.class_weights[self.plan.classes(self._own_words(start, stop))]
+    def _unpack_weights(self, start: int, stop: int, like: torch.Tensor) -> _Chunk:
+        count = stop - start
+        stop = min(max(stop, start + _WEIGHTS_AT_ONCE), self._length)
+        words = self._own_words(start, stop)
+        classes = words >> words.dtype.type(self.plan.place_bits)
+        signed = classes.view(np.int32 if classes.dtype == np.uint32 else np.int64)
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        by_class = torch.from_numpy(self.plan.class_weights).to(dtype)
+        weights = by_class.index_select(0, torch.from_numpy(signed))
         weights[max(len(self._own) - start, 0) :] = 0.0  # repeats that fill up a share
-        return torch.from_numpy(weights)
+        weights = weights.to(like.device, non_blocking=True)
+        return _Chunk(start, stop, count, like.dtype, weights, weights / count)
 
     # What becomes of it.
 
@@ -255,13 +280,12 @@ class Ledger:
 
     def losses_by_position(self, *, gather: bool) -> FloatArray:
         """The losses by the plan's positions; of this rank alone, or collectively of all ranks."""
-        device = self._by_position.device if self._by_position is not None else torch.device("cpu")
         if self._by_index is not None:
             own = self._by_index[
                 torch.from_numpy(self.indices(0, len(self))).to(self._by_index.device)
             ]
         else:
-            own = self._positions_on(device)
+            own = self._positions_on(self._device())
             own[: self.taken].masked_fill_(own[: self.taken] == _UNVISITED, _UNSCORED)
         if self.ranks.sharded:
             walked = own[: len(self._own)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -136,14 +137,14 @@ class Pruner:
         if index is not None:
             index = check_index("update", index, losses)
             ledger = self._current_ledger()
-            weights = _weights_in_plan("update", ledger, index, losses)
+            loss = _weighted_by_index("update", ledger, index, losses)
             ledger.record_at(index, values)
-            return _weighted_mean(losses, weights)
+            return loss
         ledger, handed_out = self._walked("update()")
-        count = len(losses)
+        count = losses.shape[0]
         start = ledger.claim("update()", count, handed_out)
-        ledger.record_next(values, start, handed_out)
-        return _weighted_mean(losses, ledger.weights_at_positions(start, count, losses))
+        ledger.record(values, start, count)
+        return _weighted_mean(losses, ledger.shares_of_mean(start, count, losses))
 
     def reweight(self, losses: torch.Tensor, *, index: torch.Tensor | None = None) -> torch.Tensor:
         """The weighted mean for another forward of the last updated batch: nothing is recorded.
@@ -153,11 +154,9 @@ class Pruner:
         check_losses("reweight()", losses)
         if index is not None:
             index = check_index("reweight", index, losses)
-            return _weighted_mean(
-                losses, _weights_in_plan("reweight", self._current_ledger(), index, losses)
-            )
+            return _weighted_by_index("reweight", self._current_ledger(), index, losses)
         ledger, _ = self._walked("reweight()")
-        return _weighted_mean(losses, ledger.last_weights(losses))
+        return _weighted_mean(losses, ledger.shares_of_last_mean(losses))
 
     def skip(self, count: int | None = None, *, index: torch.Tensor | None = None) -> None:
         """Say that a batch gets no update (after a NaN, say): its samples keep their scores.
@@ -165,14 +164,16 @@ class Pruner:
         Without ``count`` the rest of the current batch is passed over.
         """
         if index is not None:
-            self._current_ledger().record_at(torch.as_tensor(index), float("inf"))
+            index = torch.as_tensor(index)
+            unscored = torch.full(index.shape, float("inf"), device=index.device)
+            self._current_ledger().record_at(index, unscored)
             return
         ledger, handed_out = self._walked("skip()")
         if count is None:
             count = self._rest_of_batch(ledger, handed_out)
         count = check_count("skip(): count", count, "it is a number of samples")
         start = ledger.claim("skip()", count, handed_out)
-        ledger.skip_next(count, start, handed_out)
+        ledger.record_nothing(start, count)
 
     def _walked(self, call: str) -> tuple[Ledger, int]:
         if self._ledger is None or self._walk is None:
@@ -407,28 +408,32 @@ class Pruner:
         ]
 
 
-def _weights_in_plan(
+def _weighted_by_index(
     call: str, ledger: Ledger, index: torch.Tensor, losses: torch.Tensor
 ) -> torch.Tensor:
-    """Look up weights by sample; on a CPU, where it costs no synchronisation, refuse strangers."""
-    on_cpu = losses.device.type == "cpu"
-    if on_cpu and not (int(index.min()) >= 0 and int(index.max()) < ledger.plan.num_samples):
+    """The weighted mean by sample; on a CPU, where a look costs nothing, refuse strangers."""
+    try:
+        shares = ledger.shares_of_mean_at(index, losses)
+    except (IndexError, RuntimeError) as error:
         raise IndexError(
             f"{call}(index=…) got indices from {int(index.min())} to {int(index.max())}, expected "
             f"0 to {ledger.plan.num_samples - 1}. Pass the index that the batch of Indexed carries."
-        )
-    weights = ledger.weights_at_index(index, losses)
-    if on_cpu and bool(weights.isnan().any()):
-        strangers = index[weights.isnan()].tolist()
-        raise IndexError(
-            f"{call}(index=…) got samples that this epoch's plan leaves out: {strangers[:5]}"
-            f"{' …' if len(strangers) > 5 else ''}. Expected batches of this epoch, of a loader with "
-            "this pruner's sampler; a batch that was fetched before set_epoch() belongs to the past."
-        )
-    return weights
+        ) from error
+    loss = _weighted_mean(losses, shares)
+    if losses.device.type == "cpu" and math.isnan(loss.item()):
+        strangers = index[shares.isnan()].tolist()
+        if strangers:
+            raise IndexError(
+                f"{call}(index=…) got samples that this epoch's plan leaves out: {strangers[:5]}"
+                f"{' …' if len(strangers) > 5 else ''}. Expected batches of this epoch, of a loader "
+                "with this pruner's sampler; one that was fetched before set_epoch() is of the past."
+            )
+    return loss
 
 
-def _weighted_mean(losses: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    if weights is None:
+def _weighted_mean(losses: torch.Tensor, shares: torch.Tensor | None) -> torch.Tensor:
+    if shares is None:
         return losses.mean()
-    return (losses * weights).mean().to(losses.dtype)
+    if losses.dtype is shares.dtype:
+        return torch.dot(losses, shares)
+    return torch.dot(losses.to(shares.dtype), shares).to(losses.dtype)
