@@ -242,6 +242,11 @@ def test_skip_where_the_batch_is_unknown():
     pruner.skip(1)
 
 
+def test_batch_size():
+    with pytest.raises(ValueError, match=r"batch_sampler\(\): batch_size=0 is not a whole number"):
+        infobatch.Pruner(10, 3).batch_sampler(0)
+
+
 def test_set_epoch():
     with pytest.raises(ValueError, match=r"set_epoch\(\): epoch=-1"):
         infobatch.Pruner(10, 3).set_epoch(-1)

@@ -207,3 +207,20 @@ def test_micro_batches_and_scores_that_are_not_the_loss():
     scores = train_data.scores
     for sample in train_data.plan.order.tolist():
         assert scores[sample].item() == pytest.approx(loss_of(sample, 1) + 1, abs=1e-6)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batch_sampler(workers, drop_last):
+    """Whole batches from the library: the same plan, the same scores, the same guards."""
+    train_data = infobatch.InfoBatch(Numbered(SIZE), EPOCHS, delta=1.0)
+    batches = train_data.batch_sampler(8, drop_last=drop_last)
+    loader = DataLoader(train_data, batch_sampler=batches, num_workers=workers)
+    check_scores(train_data, train(train_data, loader))
+    loader.batch_sampler.set_epoch(EPOCHS)
+    for x, _ in loader:
+        train_data.skip()
+        with pytest.raises(RuntimeError, match=r"samples, but only \d+ that the sampler"):
+            train_data.update(torch.rand(1000))
+        assert len(x) == 8
+        break

@@ -24,23 +24,20 @@ def saved_and_loaded(state):
 class Training:
     """A small real training, written as a user would, that can be stopped after any step."""
 
-    def __init__(self, *, workers, drop_last, use_set_epoch, policy="mean"):
+    def __init__(self, *, workers, drop_last, use_set_epoch, batch_sampler=False):
         torch.manual_seed(0)
         x = torch.randn(SIZE, 4)
         y = x.sum(1) + torch.randn(SIZE) ** 2
         self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
-        self.data = infobatch.InfoBatch(
-            TensorDataset(x, y, torch.arange(SIZE)), EPOCHS, policy=policy, seed=3
-        )
-        self.loader = DataLoader(
-            self.data,
-            BATCH,
-            sampler=self.data.sampler,
-            num_workers=workers,
-            drop_last=drop_last,
-            persistent_workers=workers > 0,
-        )
+        self.data = infobatch.InfoBatch(TensorDataset(x, y, torch.arange(SIZE)), EPOCHS, seed=3)
+        options = {"num_workers": workers, "persistent_workers": workers > 0}
+        if batch_sampler:
+            batches = self.data.batch_sampler(BATCH, drop_last=drop_last)
+            self.loader = DataLoader(self.data, batch_sampler=batches, **options)
+        else:
+            options |= {"sampler": self.data.sampler, "drop_last": drop_last}
+            self.loader = DataLoader(self.data, BATCH, **options)
         inner = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, 0.1, total_steps=len(self.loader) * EPOCHS
         )
@@ -53,7 +50,7 @@ class Training:
         """Train on; stop after some more steps, or after the loop of one epoch."""
         while self.epoch < EPOCHS:
             if self.use_set_epoch:
-                self.loader.sampler.set_epoch(self.epoch)
+                self.data.set_epoch(self.epoch)
             for x, y, index in self.loader:
                 losses = (self.model(x).squeeze(1) - y) ** 2
                 loss = self.data.update(losses)
@@ -103,6 +100,11 @@ def settings(workers, drop_last, use_set_epoch):
 @pytest.mark.parametrize("use_set_epoch", [False, True])
 def test_stop_after_every_step(drop_last, use_set_epoch):
     check_all_stops(settings(0, drop_last, use_set_epoch), every=1)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_stop_after_every_step_of_a_batch_sampler(drop_last):
+    check_all_stops({**settings(0, drop_last, False), "batch_sampler": True}, every=1)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

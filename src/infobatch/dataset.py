@@ -17,7 +17,7 @@ from infobatch.plan import Plan
 from infobatch.policies import Policy, resolve_policy
 from infobatch.policies.ratio import check_ratio
 from infobatch.pruner import Pruner
-from infobatch.sampler import PlanSampler
+from infobatch.sampler import PlanBatchSampler, PlanSampler
 from infobatch.savings import Savings
 
 _DEFAULT_RATIO = 0.5
@@ -116,6 +116,10 @@ class InfoBatch(Dataset[Any]):
     def sampler(self) -> PlanSampler:
         """See :attr:`Pruner.sampler`."""
         return self.pruner.sampler
+
+    def batch_sampler(self, batch_size: int, *, drop_last: bool = False) -> PlanBatchSampler:
+        """See :meth:`Pruner.batch_sampler`."""
+        return self.pruner.batch_sampler(batch_size, drop_last=drop_last)
 
     @property
     def epoch(self) -> int:

@@ -286,7 +286,9 @@ class Ledger:
             ]
         else:
             own = self._positions_on(self._device())
-            own[: self.taken].masked_fill_(own[: self.taken] == _UNVISITED, _UNSCORED)
+            minus_infinite = own[: self.taken] == _UNVISITED  # a loss, not a place without one
+            if bool(minus_infinite.any()):
+                own[: self.taken].masked_fill_(minus_infinite, _UNSCORED)
         if self.ranks.sharded:
             walked = own[: len(self._own)]
         elif gather:

@@ -202,23 +202,44 @@ def _keep_exactly(
     labels = strata.labels
     count = len(labels)
     bits = np.random.SFC64(keep_stream)
-    prune_below = [min(round(ratio * 65536), 65535) for ratio in strata.ratios]
+    # A byte of randomness decides; what its coarseness leaves is part of the correction.
+    prune_below = [min(round(ratio * 256), 255) for ratio in strata.ratios]
     keep = np.ones(count, np.bool_)
     for start in range(0, count, _BLOCK):
         block = labels[start : start + _BLOCK]
-        random = bits.random_raw((len(block) + 3) // 4).view(np.uint16)[: len(block)]
+        random = bits.random_raw((len(block) + 7) // 8).view(np.uint8)[: len(block)]
         for label, limit in enumerate(prune_below, 1):
-            keep[start : start + _BLOCK] &= (block != label) | (random >= np.uint16(limit))
+            keep[start : start + _BLOCK] &= (block != label) | (random >= np.uint8(limit))
 
     generator = np.random.Generator(np.random.SFC64(repair_stream))
     for label in range(1, len(targets)):
         in_stratum = labels == label
         surplus = int(np.count_nonzero(keep & in_stratum) - targets[label])
         if surplus:
-            movable = np.flatnonzero(in_stratum & (keep if surplus > 0 else ~keep))
-            moved = generator.choice(len(movable), abs(surplus), replace=False, shuffle=False)
-            keep[movable[moved]] = surplus < 0
-    return np.where(keep, labels, np.uint8(_DROPPED))
+            movable = in_stratum & (keep if surplus > 0 else ~keep)
+            keep[_choose(movable, abs(surplus), generator)] = surplus < 0
+    # 255 | label = 255 where not kept; np.where would take 25 times as long.
+    dropped: LabelArray = keep.view(np.uint8) - np.uint8(1)
+    dropped |= labels
+    return dropped
+
+
+def _choose(
+    candidates: npt.NDArray[np.bool_], count: int, generator: np.random.Generator
+) -> npt.NDArray[np.intp]:
+    """Choose ``count`` of the places where ``candidates`` is true, all subsets equally likely."""
+    available = int(np.count_nonzero(candidates))
+    if count * 8 > available or available * 8 < len(candidates):
+        places = np.flatnonzero(candidates)
+        return places[generator.choice(available, count, replace=False, shuffle=False)]
+    # Few of many: throw darts and keep the first hits, which is far cheaper than listing them all.
+    chosen = np.empty(0, np.intp)
+    while len(chosen) < count:
+        darts = generator.integers(len(candidates), size=2 * count * len(candidates) // available)
+        hits = np.concatenate([chosen, darts[candidates[darts]]])
+        _, first = np.unique(hits, return_index=True)
+        chosen = hits[np.sort(first)]
+    return chosen[:count]
 
 
 def _in_random_order(

@@ -53,10 +53,20 @@ class Walk:
 
     @property
     def dropped(self) -> int:
-        """How many of the last indices the loader takes but never delivers."""
+        """How many of the last indices are for a batch that the loader drops."""
         if not self.drop_last or self.batch_size is None or self.length is None:
             return 0
         return self.length % self.batch_size
+
+    @property
+    def deliverable(self) -> int:
+        """How many samples the loader delivers in all; 0 before the walk has begun."""
+        return 0 if self.length is None else self.length - self.dropped
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all that the loader delivers was handed out."""
+        return self.length is not None and self.handed_out >= self.deliverable
 
     def request(self) -> None:
         """Note that the loader asked for an iterator."""
@@ -77,6 +87,19 @@ class Walk:
             self._block = iter(route.indices(start, stop).tolist())
             self._block_end = stop
             yield self._block
+
+    def batches(
+        self, begin: Callable[[Walk], Route | None], batch_size: int, drop_last: bool
+    ) -> Iterator[list[int]]:
+        """Begin the epoch and hand out its indices, a batch at a time."""
+        self.batch_size, self.drop_last = batch_size, drop_last
+        route = begin(self)
+        if route is None:
+            return
+        self.length = len(route)
+        for start in range(0, self.deliverable, batch_size):
+            self._block_end = min(start + batch_size, self.deliverable)
+            yield route.indices(start, self._block_end).tolist()
 
 
 class WalkIterator:
@@ -110,12 +133,12 @@ class PlanSampler(Sampler[int]):
         remaining: Callable[[], int],
         set_epoch: Callable[[int], None],
     ) -> None:
-        self._begin = begin
+        self.begin = begin
         self._remaining = remaining
         self._set_epoch = set_epoch
 
     def __iter__(self) -> Iterator[int]:
-        return WalkIterator(self._begin)
+        return WalkIterator(self.begin)
 
     def __len__(self) -> int:
         return self._remaining()
@@ -123,3 +146,23 @@ class PlanSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next; saying it twice changes nothing."""
         self._set_epoch(epoch)
+
+
+class PlanBatchSampler(Sampler[list[int]]):
+    """The same epochs in whole batches, for ``DataLoader(batch_sampler=…)``: no step per sample."""
+
+    def __init__(self, sampler: PlanSampler, batch_size: int, drop_last: bool) -> None:
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return Walk().batches(self.sampler.begin, self.batch_size, self.drop_last)
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.sampler), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next; saying it twice changes nothing."""
+        self.sampler.set_epoch(epoch)
