@@ -21,7 +21,7 @@ demo: $(VENV)/installed  ## four trainings on real images, a table and a picture
 	$(BIN)/python -m infobatch.lab.demo --out demo-output
 
 bench: $(VENV)/installed  ## what pruning costs, as ratios to torch's RandomSampler
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/overhead.py --check
 
 # torch first and by its exact version: a bare `torch` may bring gigabytes of CUDA packages.
 $(VENV)/installed: pyproject.toml constraints.txt

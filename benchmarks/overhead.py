@@ -1,6 +1,8 @@
 """What pruning costs, beside what torch's RandomSampler costs in the same run.
 
-    python benchmarks/overhead.py [--sizes 50000 1281167 14197122] [--repeats 5] [--out FILE]
+    python benchmarks/overhead.py [--sizes 50000 1281167 14197122] [--repeats 5] [--out FILE] [--check]
+
+``--check`` compares the figures with the targets below and exits with 1 where one is missed.
 
 Every figure is the median of interleaved repeats, on one thread. Milliseconds are of this machine; the
 ratios are what carries over. Peak memory is what numpy and torch allocate, counted by a sampling of the
@@ -15,13 +17,14 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import infobatch
 
@@ -149,10 +152,87 @@ print((peak() - base) / {size}, (resident() - base) / {size})
     return {"peak": at_peak, "after": after}
 
 
+def loader_epochs(repeats: int) -> dict[str, float]:
+    """Nanoseconds a sample of a whole epoch with updates, batch 256, no workers, tiny samples."""
+    size = 100_000
+    data = TensorDataset(torch.rand(size, 8))
+    times: dict[str, list[float]] = {"plain": [], "sampler": [], "batch_sampler": []}
+    for _ in range(repeats):
+        for name, values in times.items():
+            pruner = pruner_after_one_epoch(size, "mean")
+            if name == "plain":
+                loader = DataLoader(data, 256, shuffle=True)
+            elif name == "sampler":
+                loader = DataLoader(data, 256, sampler=pruner.sampler)
+            else:
+                loader = DataLoader(data, batch_sampler=pruner.batch_sampler(256))
+            samples = 0
+            began = time.perf_counter()
+            for (x,) in loader:
+                losses = x[:, 0]
+                _ = losses.mean() if name == "plain" else pruner.update(losses)
+                samples += len(x)
+            values.append(1e9 * (time.perf_counter() - began) / samples)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def checkpoint(size: int, repeats: int) -> dict[str, float]:
+    """Bytes a sample of a state in mid-epoch, and its writing beside one float32 array's."""
+    pruner = pruner_after_one_epoch(size, "mean")
+    length = len(pruner.sampler)
+    hand_out(iter(pruner.sampler), length // 2)
+    pruner.update(torch.rand(length // 2))
+    array = torch.rand(size)
+    times: dict[str, list[float]] = {"array": [], "state": []}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file.pt"
+        for _ in range(repeats):
+            times["array"].append(milliseconds(lambda: torch.save(array, path)))
+            times["state"].append(milliseconds(lambda: torch.save(pruner.state_dict(), path)))
+        per_sample = path.stat().st_size / size
+    array_ms, state_ms = (statistics.median(times[name]) for name in ("array", "state"))
+    return {"bytes_per_sample": per_sample, "ms": state_ms, "ratio": state_ms / array_ms}
+
+
+def missed_targets(rows: list[dict]) -> list[str]:
+    """The targets, and which of them the figures miss."""
+    boundary = {1_281_167: 0.15, 14_197_122: 0.4, 100_000_000: 0.25}
+    missed = []
+
+    def target(what: str, figure: float, most: float) -> None:
+        if figure > most:
+            missed.append(f"{what}: {figure:.2f}, target {most}")
+
+    for row in rows:
+        size = row["size"]
+        name = f"N = {size:,}"
+        if size in boundary:
+            target(f"{name}: boundary", row["boundary_ratio"]["mean"], boundary[size])
+            two_bands = row["boundary_ms"]["quantile"] / row["boundary_ms"]["mean"]
+            target(f"{name}: two-band rule / mean rule", two_bands, 2)
+        for batch in (128, 1024):
+            target(f"{name}: update, {batch}", row["update_ratio"][f"update_{batch}"], 3.5)
+            target(
+                f"{name}: update(index), {batch}", row["update_ratio"][f"update_index_{batch}"], 6
+            )
+        target(f"{name}: handing out", row["hand_out_ratio"], 1)
+        if size >= 10_000_000:
+            target(f"{name}: bytes at the peak", row["bytes_per_sample"]["mean"]["peak"], 12)
+            target(f"{name}: bytes between", row["bytes_per_sample"]["mean"]["after"], 10)
+        target(f"{name}: bytes of a checkpoint", row["checkpoint"]["bytes_per_sample"], 8.1)
+        target(f"{name}: writing a checkpoint", row["checkpoint"]["ratio"], 2)
+        target("loader, whole epoch", row["loader_ratio"]["sampler"], 1.25)
+    by_size = {row["size"]: row["boundary_ms"]["mean"] / row["size"] for row in rows}
+    if 14_197_122 in by_size and 100_000_000 in by_size:
+        target("time a sample, 100 M / 14 M", by_size[100_000_000] / by_size[14_197_122], 1.5)
+    return missed
+
+
 def measure(size: int, repeats: int) -> dict[str, object]:
     boundary = boundaries(size, repeats)
     update = updates(size, repeats)
     out = handing_out(size, repeats)
+    loader = loader_epochs(repeats)
     return {
         "size": size,
         "boundary_ms": boundary,
@@ -165,6 +245,11 @@ def measure(size: int, repeats: int) -> dict[str, object]:
         },
         "hand_out_ns": out,
         "hand_out_ratio": out["mean"] / out["random_sampler"],
+        "loader_ns": loader,
+        "loader_ratio": {
+            name: loader[name] / loader["plain"] for name in ("sampler", "batch_sampler")
+        },
+        "checkpoint": checkpoint(size, repeats),
         "bytes_per_sample": {policy: peak_bytes_per_sample(size, policy) for policy in POLICIES},
     }
 
@@ -174,6 +259,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[50_000, 1_281_167, 14_197_122])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results = {
@@ -203,13 +289,25 @@ def main() -> None:
             print(f"  {name:17}: {row['update_us'][name + '_us']:6.1f} µs, {ratio:.2f} × mean()")
         print(
             f"  handing out: {row['hand_out_ns']['mean']:.1f} ns a sample, "
-            f"{row['hand_out_ratio']:.2f} × RandomSampler",
+            f"{row['hand_out_ratio']:.2f} × RandomSampler"
+        )
+        print(
+            f"  whole epoch through a loader: {row['loader_ratio']['sampler']:.2f} × a plain one, "
+            f"{row['loader_ratio']['batch_sampler']:.2f} with batch_sampler"
+        )
+        print(
+            f"  checkpoint: {row['checkpoint']['bytes_per_sample']:.1f} bytes a sample, "
+            f"{row['checkpoint']['ratio']:.2f} × torch.save of one float32 array",
             flush=True,
         )
         if arguments.out:
             temporary = arguments.out.with_suffix(".tmp")
             temporary.write_text(json.dumps(results, indent=1) + "\n")
             temporary.replace(arguments.out)
+    if arguments.check:
+        missed = missed_targets(results["measurements"])
+        print("\n".join(f"missed: {line}" for line in missed) or "all targets met")
+        sys.exit(bool(missed))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Print the table of docs/performance.md from the stored figures of benchmarks/overhead.py.
+"""Print the table of docs/performance.md from the stored figures of overhead.py and exchange.py.
 
 python benchmarks/overhead_summary.py
 """
@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
+EXCHANGE = Path(__file__).parent / "results" / "exchange.json"
 
 
 def summary() -> str:
@@ -39,6 +40,18 @@ def summary() -> str:
         lambda row: f"{row['hand_out_ns']['mean']:.0f} ns ({row['hand_out_ratio']:.2f})",
     )
     line(
+        "whole epoch through a loader, `sampler` / `batch_sampler`",
+        lambda row: (
+            f"({row['loader_ratio']['sampler']:.2f} / {row['loader_ratio']['batch_sampler']:.2f})"
+        ),
+    )
+    line(
+        "checkpoint in mid-epoch, a sample",
+        lambda row: (
+            f"{row['checkpoint']['bytes_per_sample']:.1f} bytes ({row['checkpoint']['ratio']:.2f})"
+        ),
+    )
+    line(
         "bytes a sample, peak / between (mean rule)",
         lambda row: (
             "–"
@@ -47,6 +60,12 @@ def summary() -> str:
             f"{row['bytes_per_sample']['mean']['after']:.1f}"
         ),
     )
+    for row in json.loads(EXCHANGE.read_text())["measurements"]:
+        ratio = f"({row['ratio']:.2f})"
+        cells = [ratio if r["size"] == 1_281_167 else "–" for r in rows]
+        lines.append(
+            f"| boundary with the exchange of {row['ranks']} ranks | {' | '.join(cells)} |"
+        )
     return "\n".join(lines)
 
 

@@ -286,9 +286,9 @@ class Ledger:
             ]
         else:
             own = self._positions_on(self._device())
-            minus_infinite = own[: self.taken] == _UNVISITED  # a loss, not a place without one
-            if bool(minus_infinite.any()):
-                own[: self.taken].masked_fill_(minus_infinite, _UNSCORED)
+            for start in range(0, self.taken, _FOLD_BLOCK):
+                block = own[start : min(start + _FOLD_BLOCK, self.taken)]
+                block.masked_fill_(block == _UNVISITED, _UNSCORED)  # a loss of minus infinity
         if self.ranks.sharded:
             walked = own[: len(self._own)]
         elif gather:
