@@ -49,6 +49,7 @@ class NoLength:
         ),
         ({"policy": "quantile", "prune_ratio": 0.3}, ValueError, r"which has no such ratio"),
         ({"rank": 2, "world_size": 2}, ValueError, r"rank=2, world_size=2 is not a place"),
+        ({"rank": 0.0, "world_size": 1}, ValueError, r"rank=0.0, world_size=1 is not a place"),
         ({"rank": 0}, ValueError, r"rank=0, world_size=None"),
     ],
 )
@@ -200,6 +201,15 @@ def test_indices(index, error, text):
     assert torch.isnan(pruner.scores).all()
 
 
+def test_skip_by_index():
+    pruner = infobatch.Pruner(10, 3)
+    for index, error in (([500], IndexError), ([-1], IndexError), ([0.5], ValueError)):
+        with pytest.raises(error, match=r"skip\(index=…\) got"):
+            pruner.skip(index=torch.tensor(index))
+    pruner.skip(index=torch.tensor([3, 4], dtype=torch.int32))
+    assert pruner.savings.made == pruner.savings.unscored == 2
+
+
 def test_a_pruned_sample_gets_no_silent_weight():
     pruner = infobatch.Pruner(100, 3, delta=1.0)
     everything = torch.arange(100)
@@ -304,7 +314,9 @@ def test_paced():
     train_data = infobatch.InfoBatch(Numbered(8), 3)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    with pytest.raises(ValueError, match=r"paced\(steps_per_epoch=0\)"):
+    with pytest.raises(
+        ValueError, match=r"paced\(\): steps_per_epoch=0 is not a whole number from 1 on"
+    ):
         infobatch.paced(scheduler, train_data, steps_per_epoch=0)
     train_data.set_epoch(2)
     with pytest.raises(RuntimeError, match=r"first called in epoch 2, .* steps_per_epoch=…"):

@@ -41,6 +41,9 @@ class Threads(distributed.Ranks):
     def gather(self, row):
         return self.exchange.gather(self.rank, row)
 
+    def maximum(self, values):
+        return self.gather(values).amax(0)
+
 
 def on_ranks(world_size, work, *args, **options):
     """Run ``work(pruner)`` on every rank; return the results in order of rank."""
@@ -153,6 +156,61 @@ def test_ranks_that_skip_break_off_or_see_nan_do_not_stop_the_others(sharded):
         assert all(
             torch.equal(scores.nan_to_num(), results[0][1].nan_to_num()) for _, scores, _ in results
         )
+
+
+def test_index_form_with_samples_of_other_ranks():
+    """As under Accelerate, where the loader decides who gets which batch; one rank gets none."""
+
+    def work(pruner):
+        rank = pruner._ranks().rank
+        for epoch in range(3):
+            pruner.set_epoch(epoch)
+            next(iter(pruner.sampler))
+            order = pruner.plan.order
+            mine = order[order % 2 == rank] if rank < 2 else order[:0]
+            for index in mine.split(7):
+                if len(index):
+                    pruner.update(loss_of(index.float(), epoch), index=index)
+        pruner.set_epoch(3)
+        return pruner.scores, pruner.savings
+
+    results, _ = on_ranks(3, work, 103, 5, **OPTIONS)
+    straight, _ = on_ranks(1, lambda p: train(p, epochs=3), 103, 5, **OPTIONS)
+    for scores, savings in results:
+        assert torch.equal(scores, straight[0][1])
+        assert savings == straight[0][2]
+
+
+def test_forms_that_differ_between_ranks_are_noticed():
+    def work(pruner):
+        for index in pruner.sampler:
+            by_index = torch.tensor([index]) if pruner._ranks().rank else None
+            pruner.update(torch.tensor([float(index)]), index=by_index)
+        with pytest.raises(RuntimeError, match=r"Some ranks call update\(\) with index="):
+            pruner.set_epoch(1)
+
+    on_ranks(2, work, 40, 5)
+
+
+def test_the_group_may_come_after_len_and_after_a_state():
+    """Asked for before the process group exists, the epoch is still shared once it does."""
+    first = infobatch.Pruner(40, 3)
+    walk = iter(first.sampler)
+    index = [next(walk) for _ in range(8)]
+    first.update(torch.tensor(index).float())
+    for state in (None, first.state_dict()):
+        for sharded in (False, True) if state is None else (False,):
+            pruner = infobatch.Pruner(40, 3, sharded=sharded)
+            if state is not None:
+                pruner.load_state_dict(state)
+            assert len(pruner.sampler) == (40 if state is None else 32)
+            exchange = Exchange(
+                1
+            )  # a thread alone stands for rank 1 of 2: nothing is exchanged yet
+            exchange.gather = lambda rank, row: torch.stack([row, row])
+            ranks = Threads(1, 2, None, sharded, exchange)
+            pruner._ranks = lambda ranks=ranks: ranks
+            assert len(list(pruner.sampler)) == (20 if state is None else 16)
 
 
 def test_different_plans_are_noticed():

@@ -155,6 +155,26 @@ def test_a_first_epoch_that_was_broken_off_still_teaches():
     assert inner.last_epoch == 4 * 6
 
 
+@pytest.mark.parametrize("skipped", [(2,), (0, 4), (9,)])
+def test_steps_left_out_in_the_first_epoch(skipped):
+    """The loop of usage.md: skip() and continue, without a step of the scheduler."""
+    train_data = infobatch.InfoBatch(Numbered(80), 4, delta=1.0)
+    loader = DataLoader(train_data, 8, sampler=train_data.sampler)
+    optimizer = new_optimizer()
+    inner = OneCycleLR(optimizer, 1.0, total_steps=40)
+    scheduler = infobatch.paced(inner, train_data)
+    for epoch in range(4):
+        for step, (x, _) in enumerate(loader):
+            if epoch == 0 and step in skipped:
+                train_data.skip()
+                continue
+            train_data.update(loss_of(x, epoch))
+            optimizer.step()
+            scheduler.step()
+        if epoch:
+            assert inner.last_epoch == 10 * (epoch + 1)
+
+
 @pytest.mark.parametrize("stop", [3, 5, 7, 11])
 def test_state(stop):
     def run(scheduler, optimizer, train_data, steps):

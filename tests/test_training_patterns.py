@@ -230,11 +230,6 @@ def test_pickle_and_copies_carry_the_state_but_workers_do_not():
         assert train_data.epoch == 1
 
 
-class TellsItsPruner(Numbered):
-    def __getitem__(self, index):
-        return torch.tensor(float(index)), 0
-
-
 def ask_for_pruner(worker_id):
     copy_of_data = torch.utils.data.get_worker_info().dataset
     with pytest.raises(RuntimeError, match="loader worker's copy"):
@@ -242,7 +237,8 @@ def ask_for_pruner(worker_id):
 
 
 def test_a_spawned_worker_gets_no_scores():
-    train_data = infobatch.InfoBatch(TellsItsPruner(16), 3)
+    train_data = infobatch.InfoBatch(Numbered(16), 3)
+    run_epoch(train_data, DataLoader(train_data, 8, sampler=train_data.sampler), 0)
     loader = DataLoader(
         train_data,
         8,
@@ -251,4 +247,178 @@ def test_a_spawned_worker_gets_no_scores():
         multiprocessing_context="spawn",
         worker_init_fn=ask_for_pruner,
     )
-    assert len(run_epoch(train_data, loader, 0)) == 16
+    assert len(run_epoch(train_data, loader, 1)) == len(train_data.plan)
+
+
+def train_in_a_process(rank, train_data, folder):
+    run_epoch(train_data, DataLoader(train_data, 8, sampler=train_data.sampler), 0)
+    torch.save(train_data.scores, folder / "scores.pt")
+
+
+def test_a_data_set_handed_to_a_spawned_training_process(tmp_path):
+    """torch.multiprocessing.spawn is a usual way to start DDP: the data set must arrive whole."""
+    train_data = infobatch.InfoBatch(Numbered(16), 3)
+    torch.multiprocessing.spawn(train_in_a_process, args=(train_data, tmp_path), nprocs=1)
+    scores = torch.load(tmp_path / "scores.pt", weights_only=True)
+    assert torch.allclose(scores, torch.tensor([loss_of(i, 0) for i in range(16)]))
+
+
+def test_a_copy_in_mid_epoch_goes_on_there():
+    train_data = infobatch.InfoBatch(Numbered(64), 3, delta=1.0)
+    loader = DataLoader(train_data, 8, sampler=train_data.sampler)
+    for step, (x, _) in enumerate(loader):
+        train_data.update(loss_of(x, 0))
+        if step == 2:
+            twin = pickle.loads(pickle.dumps(train_data))
+            break
+    assert twin.epoch == 0
+    assert list(twin.sampler) == train_data.plan.order.tolist()[24:]
+
+
+@pytest.mark.parametrize("form", ["sampler", "batch_sampler"])
+def test_the_length_inside_the_loop_is_this_epoch_s(form):
+    """The usual way to flush accumulated gradients: at the last batch, after its update."""
+    train_data = infobatch.InfoBatch(Numbered(100), 4, delta=1.0)
+    if form == "sampler":
+        loader = DataLoader(train_data, 8, sampler=train_data.sampler)
+    else:
+        loader = DataLoader(train_data, batch_sampler=train_data.batch_sampler(8))
+    for epoch in range(4):
+        before = len(loader)
+        flushed = []
+        for step, (x, _) in enumerate(loader, 1):
+            train_data.update(loss_of(x, epoch))
+            train_data.state_dict()
+            if step % 4 == 0 or step == len(loader):
+                flushed.append(step)
+        assert flushed[-1] == step == before
+        assert train_data.epoch == epoch
+
+
+def test_the_length_after_breaking_off_is_the_next_epoch_s():
+    train_data = infobatch.InfoBatch(Numbered(100), 4, delta=1.0)
+    loader = DataLoader(train_data, 8, sampler=train_data.sampler)
+    run_epoch(train_data, loader, 0)
+    for x, _ in loader:
+        train_data.update(loss_of(x, 1))
+        break
+    expected = len(loader)
+    assert train_data.epoch == 2
+    assert sum(1 for _ in loader) == expected
+
+
+@pytest.mark.parametrize("peek_at", [3, 12])
+def test_peeking_beside_the_loop(peek_at):
+    """A look at a batch in the middle of an epoch: the loop goes on, every loss in its place."""
+    train_data = infobatch.InfoBatch(Numbered(100), 4, delta=1.0)
+    loader = DataLoader(train_data, 8, sampler=train_data.sampler)
+    for epoch in range(2):
+        for step, (x, _) in enumerate(loader):
+            if epoch == 0 and step == peek_at:
+                assert len(next(iter(loader))[0]) == 8
+            train_data.update(loss_of(x, epoch))
+        assert train_data.epoch == epoch
+    for sample in train_data.plan.order.tolist():
+        assert train_data.scores[sample].item() == pytest.approx(loss_of(sample, 1), abs=1e-6)
+    assert train_data.savings.unscored == 0
+
+
+def test_two_iterators_that_cannot_be_told_apart():
+    train_data = infobatch.InfoBatch(Numbered(100), 4, delta=1.0)
+    loader = DataLoader(train_data, 8, sampler=train_data.sampler)
+    first = iter(loader)
+    train_data.update(loss_of(next(first)[0], 0))
+    second = iter(loader)
+    batch = next(second)[0]
+    del first
+    with pytest.raises(RuntimeError, match=r"cannot tell which of two iterators over epoch 0"):
+        train_data.update(loss_of(batch, 0))
+
+
+def test_an_epoch_once_more():
+    train_data = infobatch.InfoBatch(Numbered(20), 1)
+    loader = DataLoader(train_data, 8, sampler=train_data.sampler)
+    for _ in range(2):
+        train_data.set_epoch(0)
+        expected = len(loader)
+        assert len(run_epoch(train_data, loader, 0)) == len(train_data.plan)
+        assert -(-len(train_data.plan) // 8) == expected
+        assert train_data.epoch == 0
+    assert len(train_data.savings.epochs) == 2
+
+
+def test_the_same_batch_twice_by_index_is_one_visit():
+    pruner = infobatch.Pruner(20, 4)
+    for index in torch.tensor(list(pruner.sampler)).split(5):
+        pruner.update(index.float(), index=index)
+        pruner.update(index.float(), index=index)
+        break
+    assert pruner.savings.made == 5
+    assert pruner.state_dict()["epoch"] == 0
+
+
+def test_deterministic_algorithms():
+    torch.use_deterministic_algorithms(True)
+    try:
+        pruner = infobatch.Pruner(20, 4)
+        pruner.update(torch.rand(4), index=torch.arange(4))
+        next(iter(infobatch.Pruner(20, 4).sampler))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert int((~pruner.scores.isnan()).sum()) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("by_index", [False, True])
+def test_another_default_dtype(dtype, by_index):
+    torch.set_default_dtype(dtype)
+    try:
+        pruner = infobatch.Pruner(20, 4, delta=1.0)
+        for epoch in range(2):
+            length = len(pruner.sampler)
+            walk = iter(pruner.sampler)
+            index = torch.tensor([next(walk) for _ in range(length - 2)])
+            losses = (index + epoch).to(torch.float32)
+            pruner.update(losses, index=index if by_index else None)
+            other = infobatch.Pruner(20, 4, delta=1.0)
+            other.load_state_dict(pruner.state_dict())
+            assert torch.equal(other.scores.nan_to_num(), pruner.scores.nan_to_num())
+            pruner.set_epoch(epoch + 1)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_inference_mode_leaves_no_trace():
+    pruner = infobatch.Pruner(40, 4, delta=1.0)
+    for index in pruner.sampler:
+        pruner.update(torch.tensor([float(index)]))
+    walk = iter(pruner.sampler)
+    next(walk)
+    with torch.inference_mode():
+        _ = pruner.savings, pruner.scores
+        pruner.update(torch.ones(1))
+    next(walk)
+    losses = torch.ones(1, requires_grad=True)
+    pruner.update(losses).backward()
+    assert losses.grad is not None
+
+
+def test_float64_weights_are_exact_in_both_forms():
+    pruner = infobatch.Pruner(100, 4, delta=1.0)
+    for index in pruner.sampler:
+        pruner.update(torch.tensor([float(index % 7)]))
+    pruner.set_epoch(1)
+    plan = pruner.plan
+    index = plan.order[:10]
+    losses = torch.rand(10, dtype=torch.float64)
+    by_hand = (losses * plan.weights[:10]).mean().item()
+    assert pruner.update(losses, index=index).item() == pytest.approx(by_hand, rel=1e-15)
+
+
+def test_per_sample_in_a_second_forward_and_scores_beside_it():
+    pruner = infobatch.Pruner(10, 4)
+    next(iter(pruner.sampler))
+    pair = infobatch.PerSample(torch.ones(1), torch.full((1,), 5.0))
+    first = pruner.update(pair, scores=torch.full((1,), 7.0))
+    assert pruner.reweight(pair) == first
+    assert pruner.scores[pruner.plan.order[0]] == 7.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -21,7 +22,7 @@ def check_count(name: str, value: Any, why: str, *, least: int = 1) -> int:
 
 def check_delta(delta: Any) -> float:
     """Return delta, the share of the epochs that prune, or refuse it."""
-    if not isinstance(delta, int | float) or not 0 <= delta <= 1:
+    if not isinstance(delta, int | float | np.floating) or not 0 <= delta <= 1:
         raise ValueError(
             f"delta={delta!r} is not a share of the epochs. Expected a number in [0, 1]: 0.875 "
             "prunes in the first seven eighths of the epochs, 0 never, 1 always."

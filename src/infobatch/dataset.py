@@ -108,8 +108,11 @@ class InfoBatch(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        if get_spawning_popen() is not None:  # on the way to a worker, which only reads samples
-            state.pop("pruner", None)
+        # To a loader's worker, which only reads samples, the scores do not go along. (To a process
+        # that will train, a data set goes before any training.)
+        pruner = state.get("pruner")
+        if pruner is not None and not pruner.is_fresh and get_spawning_popen() is not None:
+            del state["pruner"]
         return state
 
     @property
@@ -156,7 +159,9 @@ class InfoBatch(Dataset[Any]):
         """See :meth:`Pruner.update`."""
         return self.pruner.update(losses, scores=scores, index=index)
 
-    def reweight(self, losses: torch.Tensor, *, index: torch.Tensor | None = None) -> torch.Tensor:
+    def reweight(
+        self, losses: torch.Tensor | PerSample, *, index: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See :meth:`Pruner.reweight`."""
         return self.pruner.reweight(losses, index=index)
 

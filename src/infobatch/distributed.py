@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,12 @@ class Ranks:
         dist.all_gather(rows, row.contiguous(), group=self.process_group)
         return torch.stack(rows)
 
+    def maximum(self, values: torch.Tensor) -> torch.Tensor:
+        """The largest of all ranks' values, place by place. Collective."""
+        values = values.to(_exchange_device(values.device, self.process_group))
+        dist.all_reduce(values, dist.ReduceOp.MAX, group=self.process_group)
+        return values
+
     def sum(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add a few numbers up over the ranks. Collective."""
         total: npt.NDArray[np.float64] = self.gather(torch.from_numpy(values)).sum(0).cpu().numpy()
@@ -80,15 +87,21 @@ def resolve_ranks(
     return Ranks(sharded=sharded)
 
 
-def check_ranks(rank: int | None, world_size: int | None) -> None:
-    """Refuse a place that does not exist."""
+def check_ranks(rank: Any, world_size: Any) -> tuple[int | None, int | None]:
+    """Return a place among ranks as plain numbers, or refuse one that does not exist."""
     if rank is None and world_size is None:
-        return
-    if rank is None or world_size is None or not 0 <= rank < world_size:
+        return None, None
+    try:
+        rank, world_size = operator.index(rank), operator.index(world_size)
+        exists = 0 <= rank < world_size
+    except TypeError:
+        exists = False
+    if not exists:
         raise ValueError(
             f"rank={rank!r}, world_size={world_size!r} is not a place among ranks. Expected both, "
             "with 0 <= rank < world_size, or neither: then torch.distributed is asked."
         )
+    return rank, world_size
 
 
 def _exchange_device(device: torch.device, group: dist.ProcessGroup | None) -> torch.device:

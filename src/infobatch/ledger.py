@@ -34,6 +34,11 @@ class Progress(NamedTuple):
     total: int
 
 
+@torch.inference_mode(False)  # a buffer must outlive the mode it happens to be made in
+def _unvisited(count: int, device: torch.device) -> torch.Tensor:
+    return torch.full((count,), _UNVISITED, dtype=torch.float32, device=device)
+
+
 class _Chunk(NamedTuple):
     """The weights of the positions from start to stop; shares are weights / batch."""
 
@@ -42,6 +47,15 @@ class _Chunk(NamedTuple):
     batch: int
     losses_dtype: torch.dtype
     weights: torch.Tensor
+    shares: torch.Tensor
+
+
+class _Table(NamedTuple):
+    """Each sample's weight class, and what a class weighs in the mean of a batch of some size."""
+
+    batch: int
+    losses_dtype: torch.dtype
+    codes: torch.Tensor
     shares: torch.Tensor
 
 
@@ -64,13 +78,13 @@ class Ledger:
         self.plan = plan
         self.ranks = ranks
         self.taken = 0  # positions of this rank that were updated or skipped
+        self.largest_batch = 0  # most samples of an update
         self.lookahead: int | None = None  # most indices that may be out without an update
         self._earlier = np.empty(0, np.float32) if earlier is None else earlier
         self._by_index = by_index
         self._by_position: torch.Tensor | None = None
-        self._codes: torch.Tensor | None = None
-        self._shares_by_code: torch.Tensor | None = None
-        self._by_code_key: tuple[int, torch.dtype] | None = None
+        self._everyones: torch.Tensor | None = None  # all ranks' losses, after an exchange
+        self._table: _Table | None = None
         self._chunk: _Chunk | None = None
         self._whole = plan.whole
         self._last: tuple[int, int] | None = None
@@ -137,6 +151,7 @@ class Ledger:
         if self.lookahead is None:
             self.lookahead = outstanding
         start, self.taken = self.taken, self.taken + count
+        self.largest_batch = max(self.largest_batch, count)
         self._last = (start, count)
         return start
 
@@ -155,7 +170,8 @@ class Ledger:
         """Write the losses of the samples ``index``."""
         if self._by_index is None or self._by_index.device != index.device:
             self._by_index = self._indices_on(index.device)
-        self._by_index.put_(index, values.detach().to(torch.float32))
+        values = values.detach().to(index.device, torch.float32)
+        self._by_index.index_copy_(0, index, values)
         self.taken += index.shape[0]
 
     def _indices_on(self, device: torch.device) -> torch.Tensor:
@@ -170,7 +186,7 @@ class Ledger:
                 "form throughout: pass index= to every update."
             )
         if self._by_index is None:
-            return torch.full((self.plan.num_samples,), _UNVISITED, device=device)
+            return _unvisited(self.plan.num_samples, device)
         return self._by_index.to(device)
 
     def _device(self) -> torch.device:
@@ -179,7 +195,7 @@ class Ledger:
 
     def _positions_on(self, device: torch.device) -> torch.Tensor:
         if self._by_position is None:
-            self._by_position = torch.full((len(self),), _UNVISITED, device=device)
+            self._by_position = _unvisited(len(self), device)
         elif self._by_position.device != device:
             self._by_position = self._by_position.to(device)
         return self._by_position
@@ -211,23 +227,27 @@ class Ledger:
 
     def shares_of_mean_at(self, index: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """The same for the samples ``index``; NaN for one that this epoch's plan leaves out."""
-        codes, by_code = self._codes, self._shares_by_code
-        key = (index.shape[0], like.dtype)
+        table = self._table
         if (
-            codes is None
-            or by_code is None
-            or self._by_code_key != key
-            or codes.device != like.device
+            table is None
+            or table.batch != index.shape[0]
+            or table.losses_dtype is not like.dtype
+            or table.codes.device != like.device
         ):
-            if codes is None or codes.device != like.device:
-                table = np.full(self.plan.num_samples, len(self.plan.class_weights), np.uint8)
-                table[self.plan.places(self.plan.words)] = self.plan.classes(self.plan.words)
-                codes = self._codes = torch.from_numpy(table).to(like.device)
-            weights = torch.tensor([*self.plan.class_weights.tolist(), float("nan")])
-            dtype = torch.promote_types(like.dtype, torch.float32)
-            by_code = (weights / key[0]).to(like.device, dtype)
-            self._shares_by_code, self._by_code_key = by_code, key
-        return by_code.index_select(0, codes.index_select(0, index).int())
+            table = self._table = self._tabulate(index.shape[0], like)
+        return table.shares.index_select(0, table.codes.index_select(0, index).int())
+
+    @torch.inference_mode(False)
+    def _tabulate(self, batch: int, like: torch.Tensor) -> _Table:
+        if self._table is not None and self._table.codes.device == like.device:
+            codes = self._table.codes
+        else:
+            by_place = np.full(self.plan.num_samples, len(self.plan.class_weights), np.uint8)
+            by_place[self.plan.places(self.plan.words)] = self.plan.classes(self.plan.words)
+            codes = torch.from_numpy(by_place).to(like.device)
+        weights = torch.from_numpy(np.append(self.plan.class_weights, np.nan)) / batch
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        return _Table(batch, like.dtype, codes, weights.to(like.device, dtype))
 
     def shares_of_last_mean(self, losses: torch.Tensor) -> torch.Tensor | None:
         """The same for the positions that were claimed last, for a second forward."""
@@ -239,6 +259,7 @@ class Ledger:
             )
         return self.shares_of_mean(*self._last, like=losses)
 
+    @torch.inference_mode(False)
     def _unpack_weights(self, start: int, stop: int, like: torch.Tensor) -> _Chunk:
         count = stop - start
         stop = min(max(stop, start + _WEIGHTS_AT_ONCE), self._length)
@@ -278,65 +299,87 @@ class Ledger:
         if self._by_position is not None:
             self._by_position.fill_(_UNSCORED)
 
-    def losses_by_position(self, *, gather: bool) -> FloatArray:
-        """The losses by the plan's positions; of this rank alone, or collectively of all ranks."""
-        if self._by_index is not None:
-            own = self._by_index[
-                torch.from_numpy(self.indices(0, len(self))).to(self._by_index.device)
-            ]
-        else:
-            own = self._positions_on(self._device())
-            for start in range(0, self.taken, _FOLD_BLOCK):
-                block = own[start : min(start + _FOLD_BLOCK, self.taken)]
-                block.masked_fill_(block == _UNVISITED, _UNSCORED)  # a loss of minus infinity
-        if self.ranks.sharded:
-            walked = own[: len(self._own)]
-        elif gather:
-            walked = self._gather(own)
-        else:
-            rows = torch.full((self.ranks.world_size, len(own)), _UNVISITED)
-            rows[self.ranks.rank] = own
-            walked = rows.T.reshape(-1)[: len(self._words)]
-        losses: FloatArray = walked.cpu().numpy()
-        return np.concatenate([self._earlier, losses]) if len(self._earlier) else losses
-
-    def _gather(self, own: torch.Tensor) -> torch.Tensor:
-        """Exchange the losses, with a number that tells plans apart at the end of each row."""
-        if self.ranks.world_size == 1:
-            return own
-        check = torch.tensor([float(fingerprint(self.plan) % (1 << 24))], device=own.device)
-        rows = self.ranks.gather(torch.cat([own, check]))
-        if not bool((rows[:, -1] == rows[0, -1]).all()):
-            raise RuntimeError(
-                "The ranks have drawn different plans for this epoch, so their losses cannot be put "
-                "together. Expected the same seed, policy, delta, num_epochs and data on each, and "
-                "the same state loaded on each."
-            )
-        return rows[:, :-1].T.reshape(-1)[: len(self._words)]
+    def on(self, ranks: Ranks) -> Ledger:
+        """The same epoch, not begun, for another set of ranks."""
+        return Ledger(self.plan, ranks, earlier=self._earlier, by_index=self._by_index)
 
     @property
     def by_index(self) -> bool:
         """Whether the batches carry their samples' indices."""
         return self._by_index is not None
 
-    def losses_by_index(self, *, gather: bool) -> FloatArray:
+    def visited(self) -> int:
+        """Like ``done``, but counted rather than reckoned where it can be; waits for the device."""
+        if self._by_index is not None:
+            return int((self._by_index != _UNVISITED).sum())
+        if self._everyones is not None:
+            return self._before + int((self._everyones != _UNVISITED).sum())
+        return self.done()
+
+    def exchange(self) -> None:
+        """Bring the other ranks' losses here. Collective."""
+        if self.ranks.world_size == 1 or self.ranks.sharded:
+            return
+        form = 2 if self._by_index is not None else int(self._by_position is not None)
+        header = torch.tensor([fingerprint(self.plan), len(self.plan), len(self._words), form])
+        headers = self.ranks.gather(header).cpu()
+        if not bool((headers[:, :3] == headers[0, :3]).all()):
+            raise RuntimeError(
+                "The ranks have drawn different plans for this epoch, so their losses cannot be put "
+                "together. Expected the same seed, policy, delta, num_epochs and data on each, and "
+                "the same state loaded on each."
+            )
+        forms = set(headers[:, 3].tolist()) - {0}
+        if len(forms) > 1:
+            raise RuntimeError(
+                "Some ranks call update() with index= and others without. Expected one form on all."
+            )
+        if forms == {2}:
+            own = self._by_index
+            if own is None:
+                own = _unvisited(self.plan.num_samples, torch.device("cpu"))
+            self._by_index = self.ranks.maximum(
+                own.nan_to_num(nan=_UNSCORED, neginf=_UNVISITED, posinf=_UNSCORED)
+            )
+        else:
+            rows = self.ranks.gather(self._own_losses())
+            self._everyones = rows.T.reshape(-1)[: len(self._words)]
+
+    def _own_losses(self) -> torch.Tensor:
+        if self._by_position is None:
+            return _unvisited(len(self), torch.device("cpu"))
+        for start in range(0, self.taken, _FOLD_BLOCK):
+            block = self._by_position[start : min(start + _FOLD_BLOCK, self.taken)]
+            block.masked_fill_(block == _UNVISITED, _UNSCORED)  # a loss of minus infinity
+        return self._by_position
+
+    def losses_by_position(self) -> FloatArray:
+        """The losses by the plan's positions, as far as they are known here."""
+        if self._everyones is not None:
+            walked = self._everyones
+        elif self.ranks.sharded or self.ranks.world_size == 1:
+            walked = self._own_losses()[: len(self._own)]
+        else:
+            rows = _unvisited(len(self) * self.ranks.world_size, torch.device("cpu"))
+            rows[self.ranks.rank :: self.ranks.world_size] = self._own_losses().cpu()
+            walked = rows[: len(self._words)]
+        losses: FloatArray = walked.cpu().numpy()
+        return np.concatenate([self._earlier, losses]) if len(self._earlier) else losses
+
+    def losses_by_index(self) -> FloatArray:
         """The losses by sample index, where the batches carry it."""
         assert self._by_index is not None
-        losses: FloatArray = self._by_index.cpu().numpy().copy()
-        if self.ranks.world_size > 1:
-            walked = self.losses_by_position(gather=gather)
-            known = walked != _UNVISITED
-            losses[self.plan.places(self._words)[known]] = walked[known]
+        losses: FloatArray = self._by_index.cpu().numpy()
         return losses
 
-    def fold_into(self, scores: FloatArray, *, gather: bool) -> int:
+    def fold_into(self, scores: FloatArray) -> int:
         """Write the finite losses into the scores; return how many passes had none."""
         if self.by_index:
-            losses = self.losses_by_index(gather=gather)
+            losses = self.losses_by_index()
             finite = np.isfinite(losses)
             np.copyto(scores, losses, where=finite)
             return int(np.count_nonzero(~finite & (losses != _UNVISITED)))
-        losses = self.losses_by_position(gather=gather)
+        losses = self.losses_by_position()
         unscored = 0
         for start in range(0, len(losses), _FOLD_BLOCK):
             block = losses[start : start + _FOLD_BLOCK]

@@ -51,7 +51,7 @@ class Pruner:
         process_group: dist.ProcessGroup | None = None,
         sharded: bool = False,
     ) -> None:
-        check_ranks(rank, world_size)
+        rank, world_size = check_ranks(rank, world_size)
         self.num_samples = check_count("num_samples", num_samples, "an empty data set cannot train")
         self.num_epochs = check_count("num_epochs", num_epochs, "training takes at least one epoch")
         self.delta = check_delta(delta)
@@ -63,10 +63,10 @@ class Pruner:
         self._place = (rank, world_size, process_group)
         self._known_scores: FloatArray | None = None
         self._epoch = 0
-        self._epoch_was_set = False
         self._finished = -1  # the last epoch that came to its end
         self._resumed = False  # a state was loaded, and nothing walked since
         self._nothing_left = False  # the next walk is over an epoch that has finished
+        self._peeked = False  # another walk was begun while this one was under way
         self._ledger: Ledger | None = None
         self._walk: Walk | None = None
         self._history: list[EpochPasses] = []
@@ -89,7 +89,8 @@ class Pruner:
         epoch = check_count("set_epoch(): epoch", epoch, "epochs are counted from 0", least=0)
         self._nothing_left = False
         if epoch == self._epoch:
-            self._epoch_was_set = True
+            if self._moves_on():  # this epoch has been: once more
+                self._move_to(epoch)
         elif epoch == self._finished and self._resumed:
             # A loop that was stopped after its epoch's last step asks for that epoch again.
             self._nothing_left = True
@@ -101,12 +102,13 @@ class Pruner:
         if self._nothing_left:
             self._nothing_left = False
             return None
-        if not self._epoch_was_set:
-            self._move_on_if_over()
-        if self._ledger is not None and self._ledger.started:
-            self._move_to(self._epoch if self._epoch_was_set else self._epoch + 1)
-        self._resumed = False
-        self._epoch_was_set = False
+        started = self._ledger is not None and self._ledger.started
+        if started and self._walk is not None and self._walk.alive:
+            self._peeked = True  # a look at the running epoch from beside its loop
+            return self._ledger
+        if started or self._moves_on():
+            self._move_on()
+        self._resumed = self._peeked = False
         ledger = self._current_ledger()
         ledger.lookahead = None
         self._walk = walk
@@ -115,7 +117,8 @@ class Pruner:
     def _remaining(self) -> int:
         if self._nothing_left:
             return 0
-        self._move_on_if_over()
+        if self._moves_on():
+            self._move_on()
         return len(self._current_ledger())
 
     # What a training loop uses.
@@ -134,7 +137,8 @@ class Pruner:
         in the sampler's order, one update each (or several, for parts of a batch in turn).
         """
         if isinstance(losses, PerSample):
-            losses, scores = losses
+            scores = losses.scores if scores is None else scores
+            losses = losses.losses
         check_losses("update()", losses)
         if scores is not None:
             check_scores(scores, losses)
@@ -151,11 +155,15 @@ class Pruner:
         ledger.record(values, start, count)
         return _weighted_mean(losses, ledger.shares_of_mean(start, count, losses))
 
-    def reweight(self, losses: torch.Tensor, *, index: torch.Tensor | None = None) -> torch.Tensor:
+    def reweight(
+        self, losses: torch.Tensor | PerSample, *, index: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The weighted mean for another forward of the last updated batch: nothing is recorded.
 
         For optimizers that evaluate a batch more than once, such as SAM or L-BFGS.
         """
+        if isinstance(losses, PerSample):
+            losses = losses.losses
         check_losses("reweight()", losses)
         if index is not None:
             index = check_index("reweight", index, losses)
@@ -169,9 +177,11 @@ class Pruner:
         Without ``count`` the rest of the current batch is passed over.
         """
         if index is not None:
-            index = torch.as_tensor(index)
-            unscored = torch.full(index.shape, float("inf"), device=index.device)
-            self._current_ledger().record_at(index, unscored)
+            unscored = torch.full(torch.as_tensor(index).shape, float("inf"), dtype=torch.float32)
+            index = check_index("skip", index, unscored)
+            ledger = self._current_ledger()
+            _weighted_by_index("skip", ledger, index, torch.zeros(index.shape, dtype=torch.float32))
+            ledger.record_at(index, unscored)
             return
         ledger, handed_out = self._walked("skip()")
         if count is None:
@@ -184,7 +194,14 @@ class Pruner:
         if self._ledger is None or self._walk is None:
             raise RuntimeError(
                 f"{call} was called before the sampler handed out a sample of epoch {self._epoch}. "
-                "Expected DataLoader(…, sampler=train_data.sampler), iterated; or pass index=."
+                "Expected DataLoader(…, sampler=train_data.sampler), iterated from its start (anew after "
+                "load_state_dict or set_epoch); or pass index=."
+            )
+        if self._peeked and not self._walk.alive and not self._walk.exhausted:
+            raise RuntimeError(
+                f"{call} cannot tell which of two iterators over epoch {self._epoch} its batch is of: a "
+                "second one was begun while the first was under way, and the first is gone. Expected "
+                "one after the other; for a look beside the loop use a loader of its own, or index=."
             )
         return self._ledger, self._walk.handed_out
 
@@ -224,7 +241,7 @@ class Pruner:
         """A score a sample, float32, NaN where never seen; a copy, this rank's news included."""
         scores = self._scores.copy()
         if self._ledger is not None and self._ledger.done():
-            self._ledger.fold_into(scores, gather=False)
+            self._ledger.fold_into(scores)
         return torch.from_numpy(scores)
 
     @property
@@ -232,7 +249,7 @@ class Pruner:
         """Sample passes made and saved so far."""
         epochs = list(self._history)
         if self._ledger is not None and self._ledger.done():
-            unscored = self._ledger.fold_into(self._scores.copy(), gather=False)
+            unscored = self._ledger.fold_into(self._scores.copy())
             epochs.append(self._passes(self._ledger, unscored))
         return Savings(tuple(epochs))
 
@@ -243,10 +260,21 @@ class Pruner:
     # Epochs.
 
     def _current_ledger(self) -> Ledger:
-        if self._ledger is None:
+        ledger = self._ledger
+        if ledger is not None and self._walk is None and not ledger.started:
+            ranks = self._ranks()
+            if (
+                ranks != ledger.ranks
+            ):  # the process group was made after something asked for the plan
+                if self.sharded:
+                    self._known_scores = ledger = None
+                else:
+                    ledger = ledger.on(ranks)
+        if ledger is None:
             plan = self._draw(self._scores, epoch=self._epoch, seed=self.seed)
-            self._ledger = Ledger(plan, self._ranks())
-        return self._ledger
+            ledger = Ledger(plan, self._ranks())
+        self._ledger = ledger
+        return ledger
 
     def _ranks(self) -> Ranks:
         """This process's place: asked for late, since loaders are often built before the group."""
@@ -284,35 +312,44 @@ class Pruner:
         return draw_plan(strata, seed=seed, epoch=epoch, share=ranks.share)
 
     def _is_over(self) -> bool:
-        """Whether the loader has nothing left of this epoch to deliver."""
+        """Whether all that the loader has to deliver of this epoch was updated."""
         ledger, walk = self._ledger, self._walk
         if ledger is None or walk is None:
             return False
-        return walk.exhausted and ledger.taken >= walk.deliverable
+        return walk.exhausted and ledger.taken >= walk.deliverable <= ledger.visited()
 
-    def _move_on_if_over(self) -> None:
+    def _moves_on(self) -> bool:
+        """Whether a new iterator would be for the next epoch, and no loop is still at this one."""
+        ledger, walk = self._ledger, self._walk
+        if ledger is None or walk is None or walk.alive:
+            return False
+        return self._is_over() if walk.exhausted else ledger.started
+
+    def _move_on(self) -> None:
         if self._is_over():
             self._finished = self._epoch
-            self._move_to(self._epoch + 1)
+        self._move_to(self._epoch + 1)
 
     def _move_to(self, epoch: int) -> None:
         ledger, walk = self._ledger, self._walk
         self._ledger = self._walk = None  # freed before the next plan is drawn
         if ledger is not None and (ledger.done() or walk is not None):
-            if walk is not None and not ledger.by_index:
-                self._check_remainder(ledger, walk)
-            # Every rank that walked takes part, whatever became of its walk.
-            unscored = ledger.fold_into(self._scores, gather=walk is not None)
+            if walk is not None:
+                if not ledger.by_index:
+                    self._check_remainder(ledger, walk)
+                ledger.exchange()  # every rank that walked takes part, whatever became of its walk
+            unscored = ledger.fold_into(self._scores)
             if self.sharded:
                 unscored = int(ledger.ranks.sum(np.array([float(unscored)]))[0])
-            if ledger.done():
+            if ledger.visited():
                 self._history.append(self._passes(ledger, unscored))
         self._epoch = epoch
-        self._epoch_was_set = False
 
     def _check_remainder(self, ledger: Ledger, walk: Walk) -> None:
         """Drop an epoch's losses if an update was left out where counting could not show it."""
         waiting = walk.deliverable - ledger.taken
+        if not walk.asked_by_batch and waiting < ledger.largest_batch:
+            return  # a loader of another kind that may well have dropped an incomplete last batch
         if ledger.started and walk.exhausted and waiting > 0:
             ledger.discard()
             warnings.warn(
@@ -329,12 +366,29 @@ class Pruner:
             self._epoch,
             self.num_samples,
             ledger.planned(),
-            ledger.done(),
+            min(ledger.visited(), ledger.planned()),
             unscored,
             ledger.plan.thresholds,
         )
 
     # State.
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied like a checkpoint: the copy goes on where this one stands."""
+        options = {
+            "policy": self.policy,
+            "delta": self.delta,
+            "seed": self.seed,
+            "sharded": self.sharded,
+            **dict(zip(("rank", "world_size", "process_group"), self._place, strict=True)),
+        }
+        state = None if self.is_fresh else self.state_dict(gather=False)
+        return _rebuilt, (self.num_samples, self.num_epochs, options, state)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was recorded yet."""
+        return not self._history and (self._ledger is None or not self._ledger.done())
 
     def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
         """Everything needed to go on from here, bit for bit, in plain tensors and numbers.
@@ -344,20 +398,19 @@ class Pruner:
         have recorded in the running epoch is then missing, and those samples keep their old scores.
         A sharded pruner's state is the rank's own: write and load one for each.
         """
-        if gather:
-            self._move_on_if_over()
         epoch, finished, scores = self._epoch, self._finished, self._scores.copy()
-        history = self._history
+        history = list(self._history)
         losses = np.empty(0, np.float32)
         ledger = self._ledger if self._ledger is not None and self._ledger.done() else None
+        if ledger is not None and gather and self._walk is not None:
+            ledger.exchange()
         if ledger is not None and self._is_over():
-            epoch, finished, history = epoch + 1, epoch, list(self.savings.epochs)
-            ledger.fold_into(scores, gather=False)
-            ledger = None
+            history.append(self._passes(ledger, ledger.fold_into(scores)))
+            epoch, finished, ledger = epoch + 1, epoch, None
         elif ledger is not None and ledger.by_index:
-            losses = ledger.losses_by_index(gather=gather)
+            losses = ledger.losses_by_index().copy()
         elif ledger is not None:
-            losses = ledger.losses_by_position(gather=gather)[: ledger.recorded()].copy()
+            losses = ledger.losses_by_position()[: ledger.recorded()].copy()
         return {
             "version": STATE_VERSION,
             "num_samples": self.num_samples,
@@ -404,7 +457,7 @@ class Pruner:
         self._known_scores = scores
         self._ledger = ledger
         self._walk = None
-        self._epoch_was_set = False
+        self._peeked = False
         self._history = [
             EpochPasses(epoch, full, planned, made, unscored, tuple(thresholds))
             for epoch, full, planned, made, unscored, *thresholds in state["history"]
@@ -440,3 +493,12 @@ def _weighted_mean(losses: torch.Tensor, shares: torch.Tensor | None) -> torch.T
     if losses.dtype is shares.dtype:
         return torch.dot(losses, shares)
     return torch.dot(losses.to(shares.dtype), shares).to(losses.dtype)
+
+
+def _rebuilt(
+    num_samples: int, num_epochs: int, options: dict[str, Any], state: dict[str, Any] | None
+) -> Pruner:
+    pruner = Pruner(num_samples, num_epochs, **options)
+    if state is not None:
+        pruner.load_state_dict(state)
+    return pruner

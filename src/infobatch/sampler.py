@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Protocol
@@ -40,6 +41,23 @@ class Walk:
         self.length: int | None = None  # known once the first index was asked for
         self.batch_size: int | None = None
         self.drop_last = False
+        self._iterator: weakref.ref[Any] | None = None
+
+    def held_by(self, iterator: object) -> None:
+        """Name the iterator that the loader holds while it is at this walk."""
+        self._iterator = weakref.ref(iterator)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a loader is known to be still at it: it may take more, or deliver what it took.
+
+        Without worker processes this is exact. A loader with workers lets go of the iterator as soon
+        as it has taken everything, while batches are still to come.
+        """
+        if self._iterator is None or not self.asked_by_batch:
+            return False
+        iterator = self._iterator()
+        return iterator is not None and getattr(iterator, "gi_frame", iterator) is not None
 
     @property
     def handed_out(self) -> int:
@@ -92,7 +110,7 @@ class Walk:
         self, begin: Callable[[Walk], Route | None], batch_size: int, drop_last: bool
     ) -> Iterator[list[int]]:
         """Begin the epoch and hand out its indices, a batch at a time."""
-        self.batch_size, self.drop_last = batch_size, drop_last
+        self.batch_size, self.drop_last, self._requests = batch_size, drop_last, 1
         route = begin(self)
         if route is None:
             return
@@ -111,6 +129,7 @@ class WalkIterator:
 
     def __init__(self, begin: Callable[[Walk], Route | None]) -> None:
         self._walk = Walk()
+        self._walk.held_by(self)
         self._indices = chain.from_iterable(self._walk.blocks(begin))
 
     def __iter__(self) -> Iterator[int]:
@@ -157,7 +176,10 @@ class PlanBatchSampler(Sampler[list[int]]):
         self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
-        return Walk().batches(self.sampler.begin, self.batch_size, self.drop_last)
+        walk = Walk()
+        batches = walk.batches(self.sampler.begin, self.batch_size, self.drop_last)
+        walk.held_by(batches)
+        return batches
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.sampler), self.batch_size)

@@ -8,6 +8,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from infobatch.checks import check_count
 from infobatch.dataset import InfoBatch
 from infobatch.pruner import Pruner
 
@@ -38,18 +39,16 @@ class PacedScheduler:
         *,
         steps_per_epoch: int | None = None,
     ) -> None:
-        if steps_per_epoch is not None and steps_per_epoch < 1:
-            raise ValueError(
-                f"paced(steps_per_epoch={steps_per_epoch}) got a wrong value, expected the optimizer "
-                "steps of an epoch over all data, from 1 on."
-            )
+        if steps_per_epoch is not None:
+            why = "it counts the optimizer steps of an epoch over all data"
+            steps_per_epoch = check_count("paced(): steps_per_epoch", steps_per_epoch, why)
         self.scheduler = scheduler
         self._pruner = train_data.pruner if isinstance(train_data, InfoBatch) else train_data
         self._steps_per_epoch = steps_per_epoch
         self._made = 0  # steps of the inner scheduler
-        # What the first epoch teaches: calls of step(), samples by the last call, samples in all.
-        self._calls = self._samples = self._all_samples = 0
-        self._group = 0  # samples of a step, where a last incomplete group of batches gets none
+        # What the first epoch teaches: samples of a step, samples by the last call, samples in all.
+        self._group = self._samples = self._all_samples = 0
+        self._drops_rest = False  # batches at an epoch's end that make no whole step get none
 
     @property
     def optimizer(self) -> Optimizer:
@@ -69,37 +68,39 @@ class PacedScheduler:
         """Advance the schedule for one optimizer step."""
         epoch, done, total = self._pruner.progress
         if self._steps_per_epoch is None:
-            if epoch == 0:
-                self._calls, self._samples, self._all_samples = self._calls + 1, done, total
-                self._advance_to(self._calls)
-                return
-            if epoch == 1 and done == 0 and self._calls:
+            if epoch == 1 and done == 0 and self._group:
                 # The first epoch's last call, after something has already asked for the next one.
-                self._calls, self._samples = self._calls + 1, self._all_samples
-                self._advance_to(self._calls)
+                epoch, done, total = 0, self._all_samples, self._all_samples
+            if epoch == 0:
+                self._watch(done, total)
                 return
             self._learn()
         assert self._steps_per_epoch is not None
-        if self._group:
+        if self._drops_rest:
             total = max(total - total % self._group, 1)
         due = epoch * self._steps_per_epoch + min(done, total) * self._steps_per_epoch // total
         self._advance_to(min(due, self._pruner.num_epochs * self._steps_per_epoch))
 
+    def _watch(self, done: int, total: int) -> None:
+        """Follow the first epoch. A step that is left out, or the rest at its end, is no measure."""
+        group = done - self._samples
+        if not self._group or (done < total and 0 < group < self._group):
+            self._group = group
+        self._samples, self._all_samples = done, total
+        self._advance_to(-(-done // self._group))
+
     def _learn(self) -> None:
-        """Work out the full number of steps from the first epoch's calls."""
-        if not self._calls:
+        """Work out the full number of steps from what the first epoch showed."""
+        if not self._group:
             raise RuntimeError(
                 f"paced(…).step() was first called in epoch {self._pruner.epoch}, so the first epoch "
                 "could not teach it the full number of steps. Pass paced(…, steps_per_epoch=…), or "
                 "load its state with load_state_dict()."
             )
-        self._steps_per_epoch = self._calls
-        left = self._all_samples - self._samples
-        group = -(-self._samples // self._calls)
-        if left >= group:  # the first epoch was broken off
-            self._steps_per_epoch = -(-self._all_samples // group)
-        elif left:  # gradients are accumulated, and those of the last batches were never used
-            self._group = group
+        # Less than a step left at the end: accumulated gradients that were never used.
+        self._drops_rest = 0 < self._all_samples - self._samples < self._group
+        steps, rest = divmod(self._all_samples, self._group)
+        self._steps_per_epoch = steps + (rest > 0 and not self._drops_rest)
 
     def _advance_to(self, step: int) -> None:
         while self._made < step:
@@ -112,8 +113,8 @@ class PacedScheduler:
             "scheduler": self.scheduler.state_dict(),
             "steps_per_epoch": self._steps_per_epoch,
             "made": self._made,
-            "first_epoch": [self._calls, self._samples, self._all_samples],
-            "group": self._group,
+            "first_epoch": [self._group, self._samples, self._all_samples],
+            "drops_rest": self._drops_rest,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -121,5 +122,5 @@ class PacedScheduler:
         self.scheduler.load_state_dict(state["scheduler"])
         self._steps_per_epoch = state["steps_per_epoch"]
         self._made = state["made"]
-        self._calls, self._samples, self._all_samples = state["first_epoch"]
-        self._group = state["group"]
+        self._group, self._samples, self._all_samples = state["first_epoch"]
+        self._drops_rest = state["drops_rest"]
