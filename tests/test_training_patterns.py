@@ -323,16 +323,49 @@ def test_peeking_beside_the_loop(peek_at):
     assert train_data.savings.unscored == 0
 
 
-def test_two_iterators_that_cannot_be_told_apart():
+@pytest.mark.parametrize("held", [False, True])
+def test_two_loops_that_cannot_be_told_apart(held):
     train_data = infobatch.InfoBatch(Numbered(100), 4, delta=1.0)
     loader = DataLoader(train_data, 8, sampler=train_data.sampler)
     first = iter(loader)
-    train_data.update(loss_of(next(first)[0], 0))
+    for _ in range(2):
+        train_data.update(loss_of(next(first)[0], 0))
     second = iter(loader)
     batch = next(second)[0]
-    del first
-    with pytest.raises(RuntimeError, match=r"cannot tell which of two iterators over epoch 0"):
+    if not held:
+        del first
+    with pytest.raises(RuntimeError, match=r"cannot tell which of two iterators its batch is of"):
         train_data.update(loss_of(batch, 0))
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+def test_peeking_beside_a_loop_whose_loader_fetches_ahead_is_refused(by_index):
+    train_data = infobatch.InfoBatch(Numbered(400), 4, delta=1.0)
+    loader = DataLoader(train_data, 8, sampler=train_data.sampler, num_workers=1)
+    for step, (x, _) in enumerate(loader):
+        index = x.long() if by_index else None
+        if step == 3:
+            next(iter(loader))
+            with pytest.raises(
+                RuntimeError, match=r"for a look beside the loop use a loader of its"
+            ):
+                train_data.update(loss_of(x, 0), index=index)
+            break
+        train_data.update(loss_of(x, 0), index=index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_iterators_made_by_hand(workers):
+    """A fixed number of steps an epoch, a new iterator each time: every one is the next epoch."""
+    train_data = infobatch.InfoBatch(Numbered(400), 4, delta=1.0)
+    loader = DataLoader(train_data, 8, sampler=train_data.sampler, num_workers=workers)
+    for epoch in range(3):
+        batches = iter(loader)
+        for _ in range(5):
+            x, _ = next(batches)
+            train_data.update(loss_of(x, epoch))
+        assert train_data.epoch == epoch
+        assert train_data.plan.order.tolist()[32:40] == x.long().tolist()
 
 
 def test_an_epoch_once_more():

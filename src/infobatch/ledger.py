@@ -155,6 +155,12 @@ class Ledger:
         self._last = (start, count)
         return start
 
+    def fetches_on_demand(self, batch_size: int | None) -> bool:
+        """Whether the loader is known to fetch a batch only when the loop asks for it."""
+        return (
+            self.lookahead is not None and batch_size is not None and self.lookahead <= batch_size
+        )
+
     def record(self, values: torch.Tensor, start: int, count: int) -> None:
         """Write the losses of claimed positions."""
         losses = self._by_position

@@ -66,7 +66,8 @@ class Pruner:
         self._finished = -1  # the last epoch that came to its end
         self._resumed = False  # a state was loaded, and nothing walked since
         self._nothing_left = False  # the next walk is over an epoch that has finished
-        self._peeked = False  # another walk was begun while this one was under way
+        self._peeked = False  # another walk was begun beside this one
+        self._left_behind: Walk | None = None  # one that was under way when this one was begun
         self._ledger: Ledger | None = None
         self._walk: Walk | None = None
         self._history: list[EpochPasses] = []
@@ -102,10 +103,14 @@ class Pruner:
         if self._nothing_left:
             self._nothing_left = False
             return None
-        started = self._ledger is not None and self._ledger.started
-        if started and self._walk is not None and self._walk.alive:
-            self._peeked = True  # a look at the running epoch from beside its loop
-            return self._ledger
+        ledger, running = self._ledger, self._walk
+        started = ledger is not None and ledger.started
+        self._left_behind = None
+        if ledger is not None and started and running is not None and running.alive:
+            if ledger.fetches_on_demand(running.batch_size):
+                self._peeked = True  # a look at the running epoch from beside its loop
+                return ledger
+            self._left_behind = running  # a loader that fetches ahead is begun anew, or so it seems
         if started or self._moves_on():
             self._move_on()
         self._resumed = self._peeked = False
@@ -145,6 +150,7 @@ class Pruner:
         values = losses if scores is None else scores
         if index is not None:
             index = check_index("update", index, losses)
+            self._refuse_two_loops("update()")
             ledger = self._current_ledger()
             loss = _weighted_by_index("update", ledger, index, losses)
             ledger.record_at(index, values)
@@ -197,13 +203,23 @@ class Pruner:
                 "Expected DataLoader(…, sampler=train_data.sampler), iterated from its start (anew after "
                 "load_state_dict or set_epoch); or pass index=."
             )
-        if self._peeked and not self._walk.alive and not self._walk.exhausted:
+        handed_out = self._walk.handed_out
+        gone = not self._walk.alive and not self._walk.exhausted
+        if self._left_behind is not None or (
+            self._peeked and (gone or handed_out == self._ledger.taken)
+        ):
+            self._refuse_two_loops(call)
+        return self._ledger, handed_out
+
+    def _refuse_two_loops(self, call: str) -> None:
+        """Two iterators are under way at once: whose batch a loss is of cannot be told."""
+        if self._peeked or (self._left_behind is not None and self._left_behind.alive):
             raise RuntimeError(
-                f"{call} cannot tell which of two iterators over epoch {self._epoch} its batch is of: a "
-                "second one was begun while the first was under way, and the first is gone. Expected "
-                "one after the other; for a look beside the loop use a loader of its own, or index=."
+                f"{call} cannot tell which of two iterators its batch is of: a second one was begun "
+                f"in epoch {self._epoch} while the first was under way. Expected one after the other; "
+                "for a look beside the loop use a loader of its own, without this sampler."
             )
-        return self._ledger, self._walk.handed_out
+        self._left_behind = None
 
     def _rest_of_batch(self, ledger: Ledger, handed_out: int) -> int:
         assert self._walk is not None
@@ -263,13 +279,8 @@ class Pruner:
         ledger = self._ledger
         if ledger is not None and self._walk is None and not ledger.started:
             ranks = self._ranks()
-            if (
-                ranks != ledger.ranks
-            ):  # the process group was made after something asked for the plan
-                if self.sharded:
-                    self._known_scores = ledger = None
-                else:
-                    ledger = ledger.on(ranks)
+            if ranks != ledger.ranks:  # the process group came after something asked for the plan
+                ledger = None if self.sharded else ledger.on(ranks)
         if ledger is None:
             plan = self._draw(self._scores, epoch=self._epoch, seed=self.seed)
             ledger = Ledger(plan, self._ranks())
@@ -283,10 +294,12 @@ class Pruner:
     @property
     def _scores(self) -> FloatArray:
         """The scores that this rank keeps; all of them, unless they are sharded."""
-        if self._known_scores is None:
+        scores = self._known_scores
+        if scores is None or (self.sharded and self.is_fresh):
             owned = self._ranks().owned(self.num_samples)
-            self._known_scores = np.full(owned, np.nan, np.float32)
-        return self._known_scores
+            if scores is None or len(scores) != owned:  # or asked for before there was a group
+                scores = self._known_scores = np.full(owned, np.nan, np.float32)
+        return scores
 
     def _draw(self, scores: FloatArray, *, epoch: int, seed: int) -> Plan:
         # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
@@ -456,7 +469,7 @@ class Pruner:
         self._resumed = True
         self._known_scores = scores
         self._ledger = ledger
-        self._walk = None
+        self._walk = self._left_behind = None
         self._peeked = False
         self._history = [
             EpochPasses(epoch, full, planned, made, unscored, tuple(thresholds))
