@@ -13,6 +13,7 @@ LAYERS = [
     {"plan", "per_sample", "checks", "savings", "sampler"},
     {"distributed"},
     {"policies", "ledger", "state", "batch"},
+    {"weighting"},
     {"pruner"},
     {"dataset"},
     {"schedule"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from infobatch.policies import Policy, check_shardable, resolve_policy
 from infobatch.sampler import PlanBatchSampler, PlanSampler, Route, Walk
 from infobatch.savings import EpochPasses, Savings
 from infobatch.state import STATE_VERSION, check_state
+from infobatch.weighting import weighted_mean, weighted_mean_at
 
 
 class Pruner:
@@ -152,14 +152,14 @@ class Pruner:
             index = check_index("update", index, losses)
             self._refuse_two_loops("update()")
             ledger = self._current_ledger()
-            loss = _weighted_by_index("update", ledger, index, losses)
+            loss = weighted_mean_at("update", ledger, index, losses)
             ledger.record_at(index, values)
             return loss
         ledger, handed_out = self._walked("update()")
         count = losses.shape[0]
         start = ledger.claim("update()", count, handed_out)
         ledger.record(values, start, count)
-        return _weighted_mean(losses, ledger.shares_of_mean(start, count, losses))
+        return weighted_mean(losses, ledger.shares_of_mean(start, count, losses))
 
     def reweight(
         self, losses: torch.Tensor | PerSample, *, index: torch.Tensor | None = None
@@ -173,9 +173,9 @@ class Pruner:
         check_losses("reweight()", losses)
         if index is not None:
             index = check_index("reweight", index, losses)
-            return _weighted_by_index("reweight", self._current_ledger(), index, losses)
+            return weighted_mean_at("reweight", self._current_ledger(), index, losses)
         ledger, _ = self._walked("reweight()")
-        return _weighted_mean(losses, ledger.shares_of_last_mean(losses))
+        return weighted_mean(losses, ledger.shares_of_last_mean(losses))
 
     def skip(self, count: int | None = None, *, index: torch.Tensor | None = None) -> None:
         """Say that a batch gets no update (after a NaN, say): its samples keep their scores.
@@ -186,7 +186,7 @@ class Pruner:
             unscored = torch.full(torch.as_tensor(index).shape, float("inf"), dtype=torch.float32)
             index = check_index("skip", index, unscored)
             ledger = self._current_ledger()
-            _weighted_by_index("skip", ledger, index, torch.zeros(index.shape, dtype=torch.float32))
+            weighted_mean_at("skip", ledger, index, torch.zeros(index.shape, dtype=torch.float32))
             ledger.record_at(index, unscored)
             return
         ledger, handed_out = self._walked("skip()")
@@ -475,37 +475,6 @@ class Pruner:
             EpochPasses(epoch, full, planned, made, unscored, tuple(thresholds))
             for epoch, full, planned, made, unscored, *thresholds in state["history"]
         ]
-
-
-def _weighted_by_index(
-    call: str, ledger: Ledger, index: torch.Tensor, losses: torch.Tensor
-) -> torch.Tensor:
-    """The weighted mean by sample; on a CPU, where a look costs nothing, refuse strangers."""
-    try:
-        shares = ledger.shares_of_mean_at(index, losses)
-    except (IndexError, RuntimeError) as error:
-        raise IndexError(
-            f"{call}(index=…) got indices from {int(index.min())} to {int(index.max())}, expected "
-            f"0 to {ledger.plan.num_samples - 1}. Pass the index that the batch of Indexed carries."
-        ) from error
-    loss = _weighted_mean(losses, shares)
-    if losses.device.type == "cpu" and math.isnan(loss.item()):
-        strangers = index[shares.isnan()].tolist()
-        if strangers:
-            raise IndexError(
-                f"{call}(index=…) got samples that this epoch's plan leaves out: {strangers[:5]}"
-                f"{' …' if len(strangers) > 5 else ''}. Expected batches of this epoch, of a loader "
-                "with this pruner's sampler; one that was fetched before set_epoch() is of the past."
-            )
-    return loss
-
-
-def _weighted_mean(losses: torch.Tensor, shares: torch.Tensor | None) -> torch.Tensor:
-    if shares is None:
-        return losses.mean()
-    if losses.dtype is shares.dtype:
-        return torch.dot(losses, shares)
-    return torch.dot(losses.to(shares.dtype), shares).to(losses.dtype)
 
 
 def _rebuilt(
