@@ -213,6 +213,24 @@ def test_the_group_may_come_after_len_and_after_a_state():
             assert len(list(pruner.sampler)) == (20 if state is None else 16)
 
 
+def test_a_checkpoint_in_mid_epoch_leaves_no_trace():
+    def work(pruner):
+        for epoch in range(3):
+            for position, index in enumerate(pruner.sampler):
+                pruner.update(torch.tensor([loss_of(index, epoch)]))
+                if position == 5:
+                    pruner.state_dict()
+            own = pruner.plan.order[pruner._ranks().rank :: 2]
+            assert not pruner.scores[own].isnan().any()
+            assert pruner.savings.epochs[-1].made == pruner.savings.epochs[-1].planned
+            assert len(pruner.sampler) == -(-len(pruner.plan) // 2)
+        return pruner.scores, pruner.epoch
+
+    results, _ = on_ranks(2, work, 103, 5, **OPTIONS)
+    assert torch.equal(results[0][0], results[1][0])
+    assert results[0][1] == 3
+
+
 def test_different_plans_are_noticed():
     def work(pruner):
         pruner.seed += pruner._ranks().rank

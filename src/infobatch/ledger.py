@@ -151,6 +151,7 @@ class Ledger:
         if self.lookahead is None:
             self.lookahead = outstanding
         start, self.taken = self.taken, self.taken + count
+        self._everyones = None  # an exchange in mid-epoch, for a checkpoint, is out of date
         self.largest_batch = max(self.largest_batch, count)
         self._last = (start, count)
         return start

@@ -103,14 +103,13 @@ class Pruner:
         if self._nothing_left:
             self._nothing_left = False
             return None
-        ledger, running = self._ledger, self._walk
-        started = ledger is not None and ledger.started
+        started = self._ledger is not None and self._ledger.started
         self._left_behind = None
-        if ledger is not None and started and running is not None and running.alive:
-            if ledger.fetches_on_demand(running.batch_size):
+        if started and self._walk is not None and self._walk.alive:
+            if self._current_ledger().fetches_on_demand(self._walk.batch_size):
                 self._peeked = True  # a look at the running epoch from beside its loop
-                return ledger
-            self._left_behind = running  # a loader that fetches ahead is begun anew, or so it seems
+                return self._ledger
+            self._left_behind = self._walk  # a loader that fetches ahead is begun anew, it seems
         if started or self._moves_on():
             self._move_on()
         self._resumed = self._peeked = False
@@ -329,7 +328,10 @@ class Pruner:
         ledger, walk = self._ledger, self._walk
         if ledger is None or walk is None:
             return False
-        return walk.exhausted and ledger.taken >= walk.deliverable <= ledger.visited()
+        if not walk.exhausted or ledger.taken < walk.deliverable:
+            return False
+        # Batches that carry their indices may have been updated more than once.
+        return not ledger.by_index or ledger.visited() >= walk.deliverable
 
     def _moves_on(self) -> bool:
         """Whether a new iterator would be for the next epoch, and no loop is still at this one."""
