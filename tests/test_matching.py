@@ -53,9 +53,11 @@ def train(train_data, loader):
         {"num_workers": 4},
         {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3},
         {"num_workers": 2, "multiprocessing_context": "spawn"},
+        {"num_workers": 1, "pin_memory": True},
     ],
     ids=lambda workers: "-".join(f"{k}={v}" for k, v in workers.items()),
 )
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")  # there is no accelerator here
 def test_loaders(workers, drop_last):
     train_data = infobatch.InfoBatch(Numbered(SIZE), EPOCHS, delta=1.0)
     loader = DataLoader(train_data, 8, sampler=train_data.sampler, drop_last=drop_last, **workers)
