@@ -218,10 +218,11 @@ def _keep_exactly(
         if surplus:
             movable = in_stratum & (keep if surplus > 0 else ~keep)
             keep[_choose(movable, abs(surplus), generator)] = surplus < 0
-    # 255 | label = 255 where not kept; np.where would take 25 times as long.
-    dropped: LabelArray = keep.view(np.uint8) - np.uint8(1)
-    dropped |= labels
-    return dropped
+    # 255 | label = 255 where not kept, in place; np.where would take 25 times as long.
+    kept_labels: LabelArray = keep.view(np.uint8)
+    kept_labels -= np.uint8(1)
+    kept_labels |= labels
+    return kept_labels
 
 
 def _choose(

@@ -321,6 +321,7 @@ class Pruner:
             )
         if unseen.any():
             strata = replace(strata, labels=strata.labels * ~unseen)
+        del unseen  # a byte a sample, which the draw can use
         return draw_plan(strata, seed=seed, epoch=epoch, share=ranks.share)
 
     def _is_over(self) -> bool:
