@@ -304,7 +304,7 @@ class Ledger:
     def discard(self) -> None:
         """Forget the losses of this walk; its passes still count."""
         if self._by_position is not None:
-            self._by_position.fill_(_UNSCORED)
+            self._by_position[: self.taken].fill_(_UNSCORED)
 
     def on(self, ranks: Ranks) -> Ledger:
         """The same epoch, not begun, for another set of ranks."""
