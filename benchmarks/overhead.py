@@ -5,8 +5,8 @@
 ``--check`` compares the figures with the targets below and exits with 1 where one is missed.
 
 Every figure is the median of interleaved repeats, on one thread. Milliseconds are of this machine; the
-ratios are what carries over. Peak memory is what numpy and torch allocate, counted by a sampling of the
-process's resident size in a child process.
+ratios are what carries over. Memory is the resident size of a child process, at its peak (VmHWM, reset before
+the boundary) and after, less what it was before the pruner was made.
 """
 
 from __future__ import annotations
