@@ -199,9 +199,11 @@ def elastic(out):
 def death(out):
     """One rank dies without a word in mid-epoch; what do the others see at the epoch's end?"""
     init(timeout=timedelta(seconds=5))
+    dist.barrier()  # the group stands on every rank before one of them goes
     pruner = infobatch.Pruner(SIZE, EPOCHS, delta=1.0)
     for position, index in enumerate(pruner.sampler):
         if dist.get_rank() == 1 and position == 5:
+            time.sleep(1)
             os._exit(0)
         pruner.update(torch.tensor([loss_of(index, 0)]))
     began = time.monotonic()
@@ -221,5 +223,6 @@ if __name__ == "__main__":
     folder = Path(sys.argv[2])
     result = globals()[sys.argv[1]](folder)
     torch.save(result, folder / f"rank-{os.environ['RANK']}.pt")
-    if sys.argv[1] != "death":
-        dist.destroy_process_group()
+    if sys.argv[1] == "death":
+        os._exit(0)  # a group with a dead member cannot be taken down in order
+    dist.destroy_process_group()
