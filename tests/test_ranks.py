@@ -51,7 +51,8 @@ def on_ranks(world_size, work, *args, **options):
 
     def one(rank):
         pruner = infobatch.Pruner(*args, **options, rank=rank, world_size=world_size)
-        ranks = Threads(rank, world_size, None, options.get("sharded", False), exchange)
+        sharded, dealt = options.get("sharded", False), bool(options.get("global_order"))
+        ranks = Threads(rank, world_size, None, sharded, dealt and world_size > 1, exchange)
         pruner._ranks = lambda: ranks
         try:
             return work(pruner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +21,20 @@ class Ranks:
 
     Normally every rank has all scores and draws the same plan, of which rank k of W visits
     ``order[k::W]``. With ``sharded`` a rank owns the samples k, k + W, k + 2W, … for good and
-    draws from these alone.
+    draws from these alone. With ``global_order`` every rank is handed all of the order, because the
+    loader deals the batches out to the ranks itself, and tells by index which ones it got.
     """
 
     rank: int = 0
     world_size: int = 1
     process_group: dist.ProcessGroup | None = None
     sharded: bool = False
+    global_order: bool = False
+
+    @property
+    def walkers(self) -> int:
+        """Among how many ranks the sampler divides the order."""
+        return 1 if self.global_order else self.world_size
 
     def owned(self, num_samples: int) -> int:
         """How many of the samples this rank keeps the scores of."""
@@ -77,14 +85,22 @@ def resolve_ranks(
     process_group: dist.ProcessGroup | None,
     *,
     sharded: bool = False,
+    global_order: bool | None = None,
 ) -> Ranks:
     """Find this process's place: by arguments, by process group, or alone."""
-    if rank is not None and world_size is not None:
-        return Ranks(rank, world_size, process_group, sharded)
-    if dist.is_available() and dist.is_initialized():
+    if rank is None or world_size is None:
+        if not (dist.is_available() and dist.is_initialized()):
+            return Ranks(sharded=sharded)
         rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
-        return Ranks(rank, world_size, process_group, sharded)
-    return Ranks(sharded=sharded)
+    if global_order is None:
+        global_order = not sharded and _accelerate_deals_out_batches()
+    return Ranks(rank, world_size, process_group, sharded, global_order and world_size > 1)
+
+
+def _accelerate_deals_out_batches() -> bool:
+    """Whether Accelerate is in use: loaders that it prepared shard their batches by themselves."""
+    accelerate = sys.modules.get("accelerate.state")
+    return accelerate is not None and bool(accelerate.is_initialized())
 
 
 def check_ranks(rank: Any, world_size: Any) -> tuple[int | None, int | None]:

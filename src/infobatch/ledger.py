@@ -97,9 +97,9 @@ class Ledger:
             counts = ranks.gather(torch.tensor([len(self._own), len(self._earlier)])).cpu().numpy()
             self._shares, self._before = counts[:, 0], int(counts[:, 1].sum())
         else:
-            self._own = self._words[ranks.rank :: ranks.world_size]
-            whole, more = divmod(len(self._words), ranks.world_size)
-            self._shares = whole + (np.arange(ranks.world_size) < more)
+            self._own = self._words[ranks.rank % ranks.walkers :: ranks.walkers]
+            whole, more = divmod(len(self._words), ranks.walkers)
+            self._shares = whole + (np.arange(ranks.walkers) < more)
             self._before = len(plan) - len(self._words)
         self._length = int(self._shares.max())
         self._even = int(self._shares.min())  # positions that are real on every rank
@@ -131,6 +131,13 @@ class Ledger:
             raise RuntimeError(
                 f"{call} without index= follows an update with index= in the same epoch. Expected "
                 "one form throughout: pass index= to every update."
+            )
+        if self.ranks.global_order:
+            raise RuntimeError(
+                f"{call} got no index=, but with {self.ranks.world_size} ranks and global_order the "
+                "loader (Accelerate's, say) deals the batches out by itself, and only the batch knows "
+                "which samples it has. Expected the index in the batch: Pruner, Indexed, with_index, "
+                "and update(losses, index=index)."
             )
         outstanding = handed_out - self.taken
         if count > outstanding:
@@ -180,6 +187,7 @@ class Ledger:
         values = values.detach().to(index.device, torch.float32)
         self._by_index.index_copy_(0, index, values)
         self.taken += index.shape[0]
+        self.largest_batch = max(self.largest_batch, index.shape[0])
 
     def _indices_on(self, device: torch.device) -> torch.Tensor:
         if self.ranks.sharded:
@@ -293,7 +301,8 @@ class Ledger:
 
     def done(self) -> int:
         """Sample passes made of the plan, over all ranks, repeats not counted."""
-        return int(self._shares.clip(max=self.taken).sum()) + self._before
+        each = self.ranks.world_size // self.ranks.walkers  # ranks that take their part of a share
+        return int(self._shares.clip(max=self.taken * each).sum()) + self._before
 
     def recorded(self) -> int:
         """How many of this plan's first positions have been done."""
@@ -337,6 +346,8 @@ class Ledger:
                 "the same state loaded on each."
             )
         forms = set(headers[:, 3].tolist()) - {0}
+        if not forms:
+            return
         if len(forms) > 1:
             raise RuntimeError(
                 "Some ranks call update() with index= and others without. Expected one form on all."
@@ -364,7 +375,7 @@ class Ledger:
         """The losses by the plan's positions, as far as they are known here."""
         if self._everyones is not None:
             walked = self._everyones
-        elif self.ranks.sharded or self.ranks.world_size == 1:
+        elif self.ranks.sharded or self.ranks.walkers == 1:
             walked = self._own_losses()[: len(self._own)]
         else:
             rows = _unvisited(len(self) * self.ranks.world_size, torch.device("cpu"))

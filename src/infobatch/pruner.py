@@ -50,6 +50,7 @@ class Pruner:
         world_size: int | None = None,
         process_group: dist.ProcessGroup | None = None,
         sharded: bool = False,
+        global_order: bool | None = None,
     ) -> None:
         rank, world_size = check_ranks(rank, world_size)
         self.num_samples = check_count("num_samples", num_samples, "an empty data set cannot train")
@@ -59,12 +60,20 @@ class Pruner:
         self.policy = resolve_policy(policy)
         if sharded:
             check_shardable(self.policy)
+            if global_order:
+                raise ValueError(
+                    "Pruner(sharded=True, global_order=True) asks for two things at once: that a rank "
+                    "knows only its own samples, and that it is handed all. Expected one of them; "
+                    "loaders that deal out the batches themselves, as Accelerate's, need global_order."
+                )
         self.sharded = sharded
+        self.global_order = global_order
         self._place = (rank, world_size, process_group)
         self._known_scores: FloatArray | None = None
         self._epoch = 0
         self._finished = -1  # the last epoch that came to its end
         self._resumed = False  # a state was loaded, and nothing walked since
+        self._counted_from = 0  # the epoch that set_epoch's caller calls 0
         self._nothing_left = False  # the next walk is over an epoch that has finished
         self._peeked = False  # another walk was begun beside this one
         self._left_behind: Walk | None = None  # one that was under way when this one was begun
@@ -86,8 +95,15 @@ class Pruner:
         return PlanBatchSampler(self._sampler, batch_size, drop_last)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next; needed only where epochs are not simply iterated in turn."""
+        """Say which epoch comes next; needed only where epochs are not simply iterated in turn.
+
+        Loaders that call it with a counter of their own (Accelerate's, Fabric's) begin at 0 again
+        after a resume: an epoch before the loaded one is taken for the start of such a count.
+        """
         epoch = check_count("set_epoch(): epoch", epoch, "epochs are counted from 0", least=0)
+        if self._resumed and epoch < self._finished:
+            self._counted_from = self._epoch - epoch
+        epoch += self._counted_from
         self._nothing_left = False
         if epoch == self._epoch:
             if self._moves_on():  # this epoch has been: once more
@@ -248,7 +264,10 @@ class Pruner:
     def progress(self) -> Progress:
         """How far the running epoch has come."""
         ledger = self._current_ledger()
-        dropped = self._walk.dropped * ledger.ranks.world_size if self._walk is not None else 0
+        dropped = 0
+        if self._walk is not None:
+            lost = (self._walk.length or 0) - self._deliverable(ledger, self._walk)
+            dropped = lost * ledger.ranks.walkers
         return Progress(self._epoch, ledger.done(), max(ledger.planned() - dropped, 1))
 
     @property
@@ -288,7 +307,7 @@ class Pruner:
 
     def _ranks(self) -> Ranks:
         """This process's place: asked for late, since loaders are often built before the group."""
-        return resolve_ranks(*self._place, sharded=self.sharded)
+        return resolve_ranks(*self._place, sharded=self.sharded, global_order=self.global_order)
 
     @property
     def _scores(self) -> FloatArray:
@@ -329,10 +348,20 @@ class Pruner:
         ledger, walk = self._ledger, self._walk
         if ledger is None or walk is None:
             return False
-        if not walk.exhausted or ledger.taken < walk.deliverable:
+        deliverable = self._deliverable(ledger, walk)
+        taking_part = ledger.ranks.world_size // ledger.ranks.walkers
+        if not walk.exhausted or ledger.taken * taking_part < deliverable:
             return False
         # Batches that carry their indices may have been updated more than once.
-        return not ledger.by_index or ledger.visited() >= walk.deliverable
+        return not ledger.by_index or ledger.visited() * taking_part >= deliverable
+
+    @staticmethod
+    def _deliverable(ledger: Ledger, walk: Walk) -> int:
+        """How many of the walk's samples the loader delivers."""
+        if ledger.ranks.global_order and walk.drop_last and walk.length and ledger.largest_batch:
+            # A loader that deals out the batches itself drops an incomplete round of them.
+            return walk.length - walk.length % (ledger.largest_batch * ledger.ranks.world_size)
+        return walk.deliverable
 
     def _moves_on(self) -> bool:
         """Whether a new iterator would be for the next epoch, and no loop is still at this one."""
@@ -350,10 +379,12 @@ class Pruner:
         ledger, walk = self._ledger, self._walk
         self._ledger = self._walk = None  # freed before the next plan is drawn
         if ledger is not None and (ledger.done() or walk is not None):
-            if walk is not None:
-                if not ledger.by_index:
-                    self._check_remainder(ledger, walk)
+            if walk is not None and not ledger.by_index:
+                self._check_remainder(ledger, walk)
+            if walk is not None or ledger.started:
                 ledger.exchange()  # every rank that walked takes part, whatever became of its walk
+            if walk is not None and ledger.by_index:
+                self._check_dealing(ledger, walk)
             unscored = ledger.fold_into(self._scores)
             if self.sharded:
                 unscored = int(ledger.ranks.sum(np.array([float(unscored)]))[0])
@@ -377,6 +408,28 @@ class Pruner:
                 stacklevel=2,
             )
 
+    def _check_dealing(self, ledger: Ledger, walk: Walk) -> None:
+        """Warn where the batches were divided among the ranks twice, or not at all."""
+        ranks = ledger.ranks
+        if ranks.world_size == 1 or not walk.exhausted:
+            return
+        share = len(ledger) * ranks.walkers / ranks.world_size  # this rank's part of the epoch
+        room = 2 * ledger.largest_batch
+        if not ranks.global_order and ledger.taken <= share / ranks.world_size + room < share / 1.5:
+            warnings.warn(
+                f"In epoch {self._epoch} rank {ranks.rank} was handed {len(ledger)} samples and updated "
+                f"{ledger.taken}. If the loader deals out the batches to the ranks itself, they were "
+                "divided twice and most samples went unseen: pass Pruner(…, global_order=True).",
+                stacklevel=2,
+            )
+        if ranks.global_order and ledger.taken > 1.5 * share + room:
+            warnings.warn(
+                f"In epoch {self._epoch} each of {ranks.world_size} ranks updated about all "
+                f"{len(ledger)} samples: nothing divided them. Expected a loader that deals out the "
+                "batches itself (accelerator.prepare(loader)); else pass Pruner(…, global_order=False).",
+                stacklevel=2,
+            )
+
     def _passes(self, ledger: Ledger, unscored: int) -> EpochPasses:
         return EpochPasses(
             self._epoch,
@@ -396,6 +449,7 @@ class Pruner:
             "delta": self.delta,
             "seed": self.seed,
             "sharded": self.sharded,
+            "global_order": self.global_order,
             **dict(zip(("rank", "world_size", "process_group"), self._place, strict=True)),
         }
         state = None if self.is_fresh else self.state_dict(gather=False)
@@ -418,7 +472,7 @@ class Pruner:
         history = list(self._history)
         losses = np.empty(0, np.float32)
         ledger = self._ledger if self._ledger is not None and self._ledger.done() else None
-        if ledger is not None and gather and self._walk is not None:
+        if ledger is not None and gather and (self._walk is not None or ledger.started):
             ledger.exchange()
         if ledger is not None and self._is_over():
             history.append(self._passes(ledger, ledger.fold_into(scores)))
@@ -470,6 +524,7 @@ class Pruner:
         self._finished = state["finished"]
         self._nothing_left = False
         self._resumed = True
+        self._counted_from = 0
         self._known_scores = scores
         self._ledger = ledger
         self._walk = self._left_behind = None
