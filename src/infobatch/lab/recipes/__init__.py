@@ -1,0 +1,70 @@
+"""Real tasks on real data, small enough for two cores; each is one file with a class ``Recipe``.
+
+A recipe is a dataclass whose fields are its options, and which has the functions and settings of a
+:class:`infobatch.lab.task.Task` as methods and attributes. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+DATA_VARIABLE = "INFOBATCH_DATA"
+RECIPES = {
+    "fashion": "images: Fashion-MNIST (embedded), small CNN, accuracy",
+    "cifar10": "images: CIFAR-10, small ResNet, accuracy",
+    "covertype": "tabular: Covertype, 581,012 rows, MLP, accuracy",
+    "camvid": "segmentation: CamVid, small network with an auxiliary head, mIoU",
+    "mae": "pretraining: masked autoencoder on CIFAR-10, accuracy of a linear probe",
+    "diffusion": "generation: small UNet on Fashion-MNIST, held-out denoising loss",
+    "alpaca": "language: tiny Llama tuned on Alpaca, held-out answer loss",
+}
+
+
+def load_recipe(
+    name: str, *, data: Path | None = None, smoke: bool = False, options: Mapping[str, str] = {}
+) -> Any:
+    """Build a recipe; ``options`` are its fields by name, as texts from a command line."""
+    recipe = import_module(f"infobatch.lab.recipes.{name}").Recipe
+    known = {field.name: field for field in fields(recipe) if field.name not in ("folder", "smoke")}
+    settings: dict[str, Any] = {}
+    for option, text in options.items():
+        if option not in known:
+            raise ValueError(
+                f"Recipe {name!r} has no option {option!r}. Expected one of {', '.join(known)}."
+            )
+        kind: Any = type(known[option].default)
+        try:
+            settings[option] = kind(text)
+        except ValueError:
+            raise ValueError(
+                f"Recipe {name!r}: {option}={text!r} is not a {kind.__name__}."
+            ) from None
+    return recipe(folder=data_folder(data), smoke=smoke, **settings)
+
+
+def data_folder(given: Path | None) -> Path | None:
+    """The folder that the user names, by argument or by environment variable."""
+    named = os.environ.get(DATA_VARIABLE)
+    return given or (Path(named) if named else None)
+
+
+def require_data(folder: Path | None, name: str, how: str) -> Path:
+    """The path of a data set in the user's folder, or an error that says how to get it."""
+    where = (
+        f"{folder}" if folder is not None else f"no folder named (--data DIR or ${DATA_VARIABLE})"
+    )
+    if folder is None or not (folder / name).exists():
+        raise FileNotFoundError(f"The data set {name!r} is missing: {where}. {how}")
+    return folder / name
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """Return an option's value if it is allowed, or refuse it."""
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}.")
+    return value

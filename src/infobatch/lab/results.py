@@ -1,0 +1,52 @@
+"""The files of a comparison: one folder a run, and results.json with a record of each finished one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from infobatch.lab.files import write_atomically
+
+SCHEMA_VERSION = 1
+RESULT_FILE = "result.json"
+
+
+def run_folder(out: Path, arm: str, seed: int, *, kind: str = "runs") -> Path:
+    """Where a run keeps its checkpoint and, in the end, its result."""
+    return out / kind / f"{arm}-{seed}"
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """A finished run's record, or None."""
+    path = folder / RESULT_FILE
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def write_results(
+    out: Path, settings: dict[str, Any], runs: Sequence[dict[str, Any]], **more: Any
+) -> Path:
+    """Write results.json: the schema's version, the comparison's settings, one record a run."""
+    path = out / "results.json"
+    results = {"schema": SCHEMA_VERSION, **settings, **more, "runs": list(runs)}
+    text = json.dumps(results, indent=1) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text))
+    return path
+
+
+def read_results(out: Path) -> dict[str, Any]:
+    """Read results.json of a comparison's folder."""
+    path = out / "results.json" if out.is_dir() else out
+    if not path.exists():
+        raise ValueError(
+            f"There is no {path}. Expected the --out folder of `infobatch compare`, after at least "
+            "one finished run."
+        )
+    results: dict[str, Any] = json.loads(path.read_text())
+    if results.get("schema") != SCHEMA_VERSION:
+        raise ValueError(
+            f"{path} has schema {results.get('schema')!r}, this infobatch reads {SCHEMA_VERSION}. "
+            "Use the version of infobatch that wrote it."
+        )
+    return results

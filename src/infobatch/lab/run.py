@@ -1,0 +1,177 @@
+"""One run as a process of its own: ``python -m infobatch.lab.run fashion --arm infobatch --out DIR``.
+
+Under ``torchrun`` (``torchrun --nproc-per-node 2 -m infobatch.lab.run …``) the ranks share it. A run
+that was stopped goes on from its checkpoint; a finished one is not repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from infobatch.lab.arms import Arm
+from infobatch.lab.files import write_atomically
+from infobatch.lab.results import RESULT_FILE, read_result
+from infobatch.lab.task import TaskError, load_task
+from infobatch.lab.training import Report, Run, settings_of
+
+
+def main(  # noqa: PLR0917 - a command line
+    task: Annotated[str, typer.Argument(help="A recipe's name, or a Python file of your own.")],
+    arm: Annotated[
+        str, typer.Option(help="full, short, random, infobatch or a policy.")
+    ] = "infobatch",
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("run-output"),
+    data: Annotated[Path | None, typer.Option(help="The folder with the data sets.")] = None,
+    smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
+    option: Annotated[list[str], typer.Option("--set", help="A recipe's option: name=value.")] = [],  # noqa: B006
+    budget: Annotated[int | None, typer.Option(help="Sample passes of short and random.")] = None,
+    learning_rate: Annotated[float | None, typer.Option()] = None,
+    validation: Annotated[bool, typer.Option(help="Hold out a part of the training set.")] = False,
+    events: Annotated[bool, typer.Option(help="Print progress as lines of JSON.")] = False,
+) -> None:
+    """Train a task once, by one arm, with one seed."""
+    try:
+        with process_group():
+            run_once(
+                task,
+                out,
+                arm=arm,
+                seed=seed,
+                data=data,
+                smoke=smoke,
+                options=parse_options(option),
+                budget=budget,
+                learning_rate=learning_rate,
+                validation=validation,
+                events=events,
+            )
+    except (TaskError, ValueError) as error:
+        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+
+
+def run_once(
+    name: str,
+    folder: Path,
+    *,
+    arm: str,
+    seed: int,
+    data: Path | None,
+    smoke: bool,
+    options: dict[str, str],
+    budget: int | None,
+    learning_rate: float | None,
+    validation: bool,
+    events: bool,
+) -> None:
+    """Train, write the result and what the report needs, and remove the checkpoint."""
+    if read_result(folder) is not None:
+        return
+    if Arm(arm).follows and budget is None:
+        raise ValueError(
+            f"--arm {arm} costs what another run did. Expected --budget SAMPLE_PASSES."
+        )
+    task = load_task(name, data=data, smoke=smoke, options=options)
+    chosen: dict[str, Any] = {"options": options, "validation": validation}
+    if learning_rate is not None:
+        chosen["learning_rate"] = learning_rate
+    if Arm(arm).follows:
+        chosen["budget"] = budget
+    settings = settings_of(task, arm=arm, seed=seed, smoke=smoke, **chosen)
+    run = Run(task, settings, folder)
+    with reporting(events and run.rank == 0, quiet=run.rank > 0) as report:
+        result = run.train(report)
+    if run.rank:
+        return
+    details = run.details()
+
+    def save_details(path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez_compressed(file, **details)
+
+    write_atomically(folder / "details.npz", save_details)
+    samples = {int(i): _shown(run, int(i)) for i in [*details["easiest"], *details["hardest"]]}
+    write_atomically(folder / "samples.json", lambda path: path.write_text(json.dumps(samples)))
+    text = json.dumps(asdict(result), indent=1)
+    write_atomically(folder / RESULT_FILE, lambda path: path.write_text(text))
+    (folder / "checkpoint.pt").unlink(missing_ok=True)
+    if not events:
+        saved = f"{result.saved_fraction:.1%} of {result.full_passes:,} sample passes saved"
+        Console().print(f"{task.metric} {result.metric:.4g}, {saved}. Wrote {folder / RESULT_FILE}")
+
+
+def _shown(run: Run, index: int) -> Any:
+    """A sample as JSON: a text, or rows of pixels."""
+    shown = run.shown(index)
+    return shown if shown is None or isinstance(shown, str) else np.asarray(shown).tolist()
+
+
+@contextmanager
+def reporting(events: bool, *, quiet: bool) -> Iterator[Report]:
+    """Tell how a run is going: to a program, to a person, or to nobody."""
+    if quiet:
+        yield lambda standing: None
+    elif events:
+        yield lambda standing: print(json.dumps(standing), flush=True)
+    else:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:3.0f}%"),
+        )
+        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+            bar = progress.add_task("training", total=1.0)
+
+            def report(standing: dict[str, Any]) -> None:
+                metric = (standing["last"] or {}).get("metric")
+                told = "" if metric is None else f", {metric:.4g}"
+                text = f"{standing['arm']} epoch {standing['epoch']}/{standing['epochs']}{told}"
+                progress.update(bar, completed=standing["done"], description=text)
+
+            yield report
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """Join the ranks that torchrun has started, if it has."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        yield
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def parse_options(pairs: list[str]) -> dict[str, str]:
+    """Read ``name=value`` pairs."""
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(
+                f"--set got {pair!r}, expected name=value, for instance optimizer=lamb."
+            )
+        options[name] = value
+    return options
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,136 @@
+"""What the lab trains: a recipe of ours, or a user's own file with a handful of functions."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+from torch.utils.data import Dataset
+
+from infobatch.lab.recipes import RECIPES, load_recipe
+from infobatch.per_sample import PerSample
+
+
+class TaskError(Exception):
+    """What is wrong with a task, in words for the user who wrote or named it."""
+
+
+def adamw(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """The optimizer of a task that names none."""
+    return torch.optim.AdamW(model.parameters(), learning_rate)
+
+
+def one_cycle(optimizer: torch.optim.Optimizer, total_steps: int) -> LRScheduler:
+    """The schedule of a task that names none: a fifth of the steps up, the rest down to zero."""
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    steps = max(total_steps, 2)  # torch's arithmetic needs two
+    return OneCycleLR(optimizer, peaks, total_steps=steps, pct_start=0.2, cycle_momentum=False)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training task. The first four are what a user's file must define; the rest has defaults.
+
+    ``data()`` returns the training and the test set; ``model()`` a fresh network; ``losses(model,
+    batch)`` the batch's per-sample losses (or a ``PerSample`` of ``infobatch.scoring``);
+    ``evaluate(model, data)`` the metric on a data set. ``margin`` is the loss of metric that one
+    would not mind, stated before any run. ``labels(data)`` and ``show(data, index)`` are for the
+    report: the class of each training sample, and a sample as a text or as an array of pixels.
+    """
+
+    name: str
+    data: Callable[[], tuple[Dataset[Any], Dataset[Any]]]
+    model: Callable[[], nn.Module]
+    losses: Callable[[nn.Module, Any], torch.Tensor | PerSample]
+    evaluate: Callable[[nn.Module, Dataset[Any]], float]
+    optimizer: Callable[[nn.Module, float], torch.optim.Optimizer] = adamw
+    schedule: Callable[[torch.optim.Optimizer, int], LRScheduler] = one_cycle
+    epochs: int = 10
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    evaluate_every: int = 1  # epochs; the last one is always evaluated
+    num_workers: int = 0
+    collate: Callable[[list[Any]], Any] | None = None
+    metric: str = "accuracy"
+    higher_is_better: bool = True
+    margin: float = 0.5
+    labels: Callable[[Dataset[Any]], Sequence[int]] | None = None
+    show: Callable[[Dataset[Any], int], Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "evaluate_every"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise TaskError(
+                    f"{self.name}: {name} = {value!r}, expected a whole number from 1 on."
+                )
+        for name in ("margin", "learning_rate"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not value > 0 or not math.isfinite(value):
+                raise TaskError(f"{self.name}: {name} = {value!r}, expected a number above 0.")
+
+
+def load_task(
+    name: str, *, data: Path | None = None, smoke: bool = False, options: Mapping[str, str] = {}
+) -> Task:
+    """Find a task by a recipe's name or by the path of a user's file."""
+    if name in RECIPES:
+        try:
+            return as_task(name, load_recipe(name, data=data, smoke=smoke, options=options))
+        except (ValueError, FileNotFoundError, ImportError) as error:
+            raise TaskError(str(error)) from error
+    path = Path(name)
+    if path.suffix != ".py":
+        raise TaskError(
+            f"There is no recipe {name!r}. Expected one of {', '.join(RECIPES)}, or the path of a "
+            "Python file with data(), model(), losses() and evaluate()."
+        )
+    if not path.is_file():
+        raise TaskError(f"There is no file {name}. Expected a Python file that defines a task.")
+    if options:
+        raise TaskError(f"--set works for recipes; {name} is a file: write its settings into it.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TaskError(f"{name} fails on import: {type(error).__name__}: {error}") from error
+    return as_task(path.stem, module)
+
+
+def as_task(name: str, source: Any) -> Task:
+    """Read a task off a module or an object that has its functions and settings as attributes."""
+    found = {"name": name}
+    for field in fields(Task):
+        if field.name != "name" and getattr(source, field.name, None) is not None:
+            found[field.name] = getattr(source, field.name)
+    missing = [
+        f"{field.name}()"
+        for field in fields(Task)
+        if field.default is MISSING and field.name not in found
+    ]
+    if missing:
+        raise TaskError(
+            f"{name} does not define {', '.join(missing)}. Expected data() -> (train, test), model(), "
+            "losses(model, batch) -> one loss a sample, and evaluate(model, data) -> number."
+        )
+    return Task(**found)  # type: ignore[arg-type]
+
+
+def size_of(name: str, data: Dataset[Any]) -> int:
+    """The number of samples of a task's data set."""
+    if not isinstance(data, Sized) or not len(data):
+        raise TaskError(
+            f"{name}: data() returned {type(data).__name__} without samples or without a length. "
+            "Expected two map-style data sets (train, test)."
+        )
+    return len(data)
