@@ -23,6 +23,16 @@ RECIPES = {
     "diffusion": "generation: small UNet on Fashion-MNIST, held-out denoising loss",
     "alpaca": "language: tiny Llama tuned on Alpaca, held-out answer loss",
 }
+# The files of the data folder and the packages that a recipe needs beyond the lab's own.
+NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "fashion": ((), ()),
+    "cifar10": (("cifar10",), ("PIL",)),
+    "covertype": (("covtype.npz",), ()),
+    "camvid": (("camvid_240x180.zip",), ("PIL",)),
+    "mae": (("cifar10",), ("PIL", "transformers")),
+    "diffusion": ((), ("diffusers",)),
+    "alpaca": (("alpaca_25k.json.gz", "stories260K"), ("transformers",)),
+}
 
 
 def load_recipe(
