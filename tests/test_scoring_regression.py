@@ -83,28 +83,26 @@ def test_the_unit_does_not_change_the_plan(name, unit):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_outputs_of_different_units(name):
-    """With scale= the second output's unit drops out of the score; the loss does not change."""
+    """``scale`` takes each output's unit out of the score, and does not touch the loss."""
     predictions, targets = torch.randn(6, 2), torch.randn(6, 2)
     units = torch.tensor([1.0, 1000.0])
     call = CALLS[name]
     scaled = call(predictions * units, targets * units, 1.0, scale=units)
-    unscaled = call(predictions * units, targets * units, 1.0)
-    assert torch.equal(scaled.losses, unscaled.losses)
-    if name == "huber":  # its delta is in the target's unit: compare output by output
-        each = [
-            scoring.huber(predictions[:, k] * u, targets[:, k] * u, delta=0.5).losses / u**2
-            for k, u in enumerate(units)
-        ]
-        expected = torch.stack(each).mean(0)
-    else:
-        expected = call(predictions, targets, 1.0).scores
-    if name == "huber":
-        scaled = scoring.huber(predictions * units, targets * units, delta=0.5, scale=units)
-    torch.testing.assert_close(scaled.scores, expected)
-    torch.testing.assert_close(
-        call(predictions, targets, 1.0, scale=2.0).scores,
-        call(predictions, targets, 1.0).scores / (2 if name == "quantile" else 4),
-    )
+    assert torch.equal(scaled.losses, call(predictions * units, targets * units, 1.0).losses)
+    degree = 1 if name == "quantile" else 2  # how the loss grows with its unit
+    each = [
+        call(predictions[:, k] * unit, targets[:, k] * unit, 1.0).scores / unit**degree
+        for k, unit in enumerate(units)
+    ]
+    torch.testing.assert_close(scaled.scores, torch.stack(each).mean(0))
+    if name != "huber":  # whose delta keeps its unit: the loss itself is another one then
+        torch.testing.assert_close(scaled.scores, call(predictions, targets, 1.0).scores)
+
+
+def test_one_scale_for_all_outputs():
+    predictions, targets = torch.randn(6, 2), torch.randn(6, 2)
+    scores = scoring.mse(predictions, targets, scale=2.0).scores
+    torch.testing.assert_close(scores, scoring.mse(predictions, targets).scores / 4)
 
 
 def test_integer_targets():
