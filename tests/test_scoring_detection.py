@@ -167,6 +167,16 @@ def test_a_batch_without_objects():
     assert result.scores.isfinite().all()
 
 
+def test_less_than_one_target_in_the_batch():
+    """Target scores are soft: a batch's may add up to less than 1, and are divided by 1 then."""
+    detector = Ultralytics()
+    detector.target_scores *= 0.5 / detector.target_scores.sum()
+    parts = {name: part.sum(1) for name, part in detector.unreduced().items()}
+    counts = detector.target_scores.sum((1, 2))
+    result = scoring.detection(parts, weights=detector.gains, counts=counts)
+    torch.testing.assert_close(result.losses.mean() * 4, detector.loss())
+
+
 def test_an_image_lacks_a_part():
     loss = torch.tensor(2.0, requires_grad=True)
     result = scoring.detection([{"rpn": loss}, {"rpn": loss, "mask": loss * 3}])
