@@ -34,7 +34,6 @@ $(VENV)/installed: pyproject.toml constraints.txt
 # Playwright's, else the distribution's.
 $(VENV)/chromium: $(VENV)/installed
 	test -x "$$CHROMIUM" || command -v chromium || command -v google-chrome \
-		|| $(BIN)/python -m playwright install --with-deps chromium \
 		|| $(BIN)/python -m playwright install chromium \
 		|| apt-get install --yes --no-install-recommends chromium
 	touch $@
