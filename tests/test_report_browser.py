@@ -73,6 +73,8 @@ def test_in_chromium(comparison, browser, device, width, scheme):
             )
         )
         assert drawn > 5
+    lines = page.locator("thead th").evaluate_all("all => all.map(one => one.clientHeight / 24)")
+    assert max(lines) < 5, "a table's head must not be broken letter by letter"
     pictures = page.locator(".samples img")
     assert pictures.count() == 24
     assert all(pictures.evaluate_all("all => all.map(one => one.naturalWidth > 0)"))

@@ -117,7 +117,8 @@ def against_cost(
                 label=shortened(summary.arm, 14),
             )  # fmt: skip
         axis.set(xlabel=cost_label, ylabel=shortened(metric))
-        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        if cost != "seconds":
+            axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         axis.xaxis.set_major_locator(MaxNLocator(5))
         axis.margins(0.1)
 
