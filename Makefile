@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 2
 test: check  ## lint, types and the fast tests
 	$(BIN)/python -m pytest
 
-test-slow: $(VENV)/installed  ## everything, the long tests too
+test-slow: $(VENV)/installed $(VENV)/chromium  ## everything, the long tests too
 	$(BIN)/python -m pytest -m "slow or not slow"
 
 check: $(VENV)/installed  ## format, lint and types
@@ -30,5 +30,13 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
+# The report is tested in a real browser: one that is there (CHROMIUM names it, too), else
+# Playwright's, else the distribution's.
+$(VENV)/chromium: $(VENV)/installed
+	test -x "$$CHROMIUM" || command -v chromium || command -v google-chrome \
+		|| $(BIN)/python -m playwright install chromium \
+		|| apt-get install --yes --no-install-recommends chromium
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-output test-output .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -4,6 +4,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+from infobatch.lab.results import read_result, run_folder, write_results
+from infobatch.lab.run import run_once
+
 
 class Numbered(Dataset):
     """Sample i is the number i, so that a loss can be checked against the sample it belongs to."""
@@ -37,3 +40,34 @@ def run_epoch(train_data, loader, epoch):
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def comparison(tmp_path_factory):
+    """The folder of a real comparison, as small as they come: three arms, two seeds."""
+    out = tmp_path_factory.mktemp("comparison")
+    arms, seeds, runs = ["full", "short", "infobatch"], [0, 1], []
+    for seed in seeds:
+        budget = None
+        for arm in ("full", "infobatch", "short"):
+            folder = run_folder(out, arm, seed)
+            run_once(
+                "fashion", folder, arm=arm, seed=seed, data=None, smoke=True, options={},
+                budget=budget, learning_rate=None, validation=False, events=True,
+            )  # fmt: skip
+            runs.append(read_result(folder))
+            budget = runs[-1]["costs"]["samples_forwarded"]
+    settings = {
+        "task": "fashion",
+        "metric": "accuracy",
+        "higher_is_better": True,
+        "margin": 0.5,
+        "arms": arms,
+        "seeds": seeds,
+        "smoke": True,
+        "options": {},
+        "command": "infobatch compare fashion --arms full,short,infobatch --seeds 2 --smoke",
+        "versions": runs[0]["versions"],
+    }
+    write_results(out, settings, runs)
+    return out

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from infobatch.lab.arms import FULL, RANDOM, SHORT
-from infobatch.lab.intervals import Interval, half_width, t_interval
+from infobatch.lab.intervals import half_width, t_interval
 
 USUAL_SEEDS = 5
 Decision = Literal["lossless", "worse", "undecided"]
@@ -188,16 +188,16 @@ def decimals(margin: float) -> int:
     return max(0, 2 - math.ceil(math.log10(margin)))
 
 
-def described(interval: Interval | Difference, digits: int) -> str:
-    """A mean with its interval in words: ``-0.12 (95% interval -0.40 to 0.16)``."""
-    if interval.mean is None:
+def described(difference: Difference, digits: int, *, named: str = "95% interval ") -> str:
+    """A difference in words: ``−0.12 (95% interval −0.40 to +0.16)``."""
+    if difference.mean is None:
         return "no common seed"
-    if interval.low is None or interval.high is None:
-        return f"{interval.mean:+.{digits}f} (one seed, no interval)"
-    return (
-        f"{interval.mean:+.{digits}f} "
-        f"(95% interval {interval.low:+.{digits}f} to {interval.high:+.{digits}f})"
-    )
+    told = f"{difference.mean:+.{digits}f} "
+    if difference.low is None or difference.high is None:
+        told += "(one seed, no interval)"
+    else:
+        told += f"({named}{difference.low:+.{digits}f} to {difference.high:+.{digits}f})"
+    return told.replace("-", "−")
 
 
 def _explain(
