@@ -1,5 +1,42 @@
-"""Per-sample losses and scores by task."""
+"""Per-sample losses and scores by task.
+
+Each function returns ``PerSample(losses, scores)``, which ``update`` takes as it takes a tensor. The
+plain mean of the losses is the batch loss that you train with anyway; the scores rank each sample by
+itself.
+"""
 
 from infobatch.per_sample import PerSample
+from infobatch.scoring.classification import binary_cross_entropy, cross_entropy, focal
+from infobatch.scoring.contrastive import contrastive
+from infobatch.scoring.detection import detection
+from infobatch.scoring.diffusion import diffusion, diffusion_target, min_snr_weights
+from infobatch.scoring.language import causal_lm, sequence_boundaries, token_losses
+from infobatch.scoring.masked_autoencoding import masked_autoencoding
+from infobatch.scoring.mixing import mixed_cross_entropy
+from infobatch.scoring.regression import huber, mse, quantile
+from infobatch.scoring.scalar import scalar
+from infobatch.scoring.segmentation import segmentation
+from infobatch.scoring.timestep_means import TimestepMeans
 
-__all__ = ["PerSample"]
+__all__ = [
+    "PerSample",
+    "TimestepMeans",
+    "binary_cross_entropy",
+    "causal_lm",
+    "contrastive",
+    "cross_entropy",
+    "detection",
+    "diffusion",
+    "diffusion_target",
+    "focal",
+    "huber",
+    "masked_autoencoding",
+    "min_snr_weights",
+    "mixed_cross_entropy",
+    "mse",
+    "quantile",
+    "scalar",
+    "segmentation",
+    "sequence_boundaries",
+    "token_losses",
+]

@@ -1,0 +1,172 @@
+"""Classification: cross-entropy, multi-label binary cross-entropy, focal loss."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from infobatch.per_sample import PerSample
+from infobatch.scoring.checks import check_indices, check_shape, check_tensor
+from infobatch.scoring.per_label import add_up_cross_entropy, check_class_weight
+from infobatch.scoring.reduction import at_least_float32, by_sample, own_means, plain, shares
+
+
+def cross_entropy(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    weight: torch.Tensor | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> PerSample:
+    """Cross-entropy; ``losses.mean()`` is ``torch.nn.functional.cross_entropy`` of the same arguments.
+
+    Torch's mean with class weights divides by the sum of the targets' weights, not by the batch
+    size, and so do the losses here. The score is the sample's own loss as ``reduction="none"`` has
+    it, its class weight included: the mean over its labels where it has several.
+
+    A sample whose label is ``ignore_index`` has loss 0 and score NaN, which means that it keeps its
+    old score. A batch of nothing else has loss 0, where torch gives NaN.
+
+    Args:
+        logits: (B, C), or (B, C, …) with a label for each place.
+        targets: class indices (B, …), or probabilities in the shape of the logits.
+        weight: (C,), one a class.
+        label_smoothing, ignore_index: as in torch; soft targets have no label to ignore.
+
+    >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+    >>> cross_entropy(logits, torch.tensor([0, 0])).scores
+    tensor([0.1269, 2.1269])
+    """
+    call = "cross_entropy()"
+    check_tensor(call, "logits", logits, "(B, C)", least_dims=2)
+    places = (logits.shape[0], *logits.shape[2:])
+    if isinstance(targets, torch.Tensor) and targets.shape == logits.shape:
+        if not targets.is_floating_point():
+            raise TypeError(
+                f"{call} got targets of {targets.dtype} in the shape of the logits, expected "
+                "probabilities. For one-hot labels pass targets.float(), or targets.argmax(1)."
+            )
+        logits = at_least_float32(logits)
+        losses = functional.cross_entropy(
+            logits,
+            targets.to(logits.dtype),
+            weight=check_class_weight(call, weight, logits),
+            label_smoothing=label_smoothing,
+            reduction="none",
+        )
+        return plain(by_sample(losses).mean(1))
+    remedy = f"Pass class indices of that shape, or probabilities of shape {tuple(logits.shape)}."
+    check_shape(call, "targets", targets, places, remedy)
+    counted = add_up_cross_entropy(
+        call,
+        logits,
+        targets,
+        weight=weight,
+        label_smoothing=label_smoothing,
+        ignore_index=ignore_index,
+    )
+    return PerSample(
+        shares(counted.sums, counted.divisors.sum()), own_means(counted.sums, counted.counts)
+    )
+
+
+def binary_cross_entropy(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    weight: torch.Tensor | None = None,
+    pos_weight: torch.Tensor | None = None,
+) -> PerSample:
+    """Multi-label or binary; ``losses.mean()`` is torch's ``binary_cross_entropy_with_logits``.
+
+    Args:
+        logits: (B,) or (B, C).
+        targets: of the same shape, in [0, 1]; bool and int labels are fine.
+        weight, pos_weight: as in torch, broadcast against the logits.
+
+    >>> binary_cross_entropy(torch.zeros(2, 3), torch.ones(2, 3)).losses
+    tensor([0.6931, 0.6931])
+    """
+    call = "binary_cross_entropy()"
+    check_tensor(call, "logits", logits, "(B,) or (B, C)", least_dims=1)
+    check_shape(call, "targets", targets, tuple(logits.shape), "Give both one shape (squeeze(1)?).")
+    logits = at_least_float32(logits)
+    losses = functional.binary_cross_entropy_with_logits(
+        logits,
+        targets.to(logits.dtype),
+        weight=None if weight is None else weight.to(logits),
+        pos_weight=None if pos_weight is None else pos_weight.to(logits),
+        reduction="none",
+    )
+    return plain(by_sample(losses).mean(1))
+
+
+def focal(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    gamma: float = 2.0,
+    alpha: torch.Tensor | float | None = None,
+    ignore_index: int = -100,
+) -> PerSample:
+    """Focal loss, (1 − p)^gamma times the cross-entropy; ``losses.mean()`` is its plain mean.
+
+    Which of the two the targets say: integer targets (B,) are classes, and p is of the softmax;
+    floating point targets in the shape of the logits are multi-hot, and each output is a sigmoid of
+    its own (with the mean reduction this is torchvision's ``sigmoid_focal_loss``).
+
+    Args:
+        logits: (B, C); for multi-hot targets any (B, …).
+        gamma: how far easy samples fade; 0 is the plain cross-entropy.
+        alpha: with classes one factor for each of them, (C,), or one for all; with multi-hot targets
+            the factor of the positives, where the negatives have 1 − alpha.
+        ignore_index: the class that is not counted, as in :func:`cross_entropy`.
+    """
+    call = "focal()"
+    check_tensor(call, "logits", logits, "(B, C)", least_dims=1)
+    if isinstance(targets, torch.Tensor) and targets.is_floating_point():
+        remedy = "Multi-hot targets have the shape of the logits; class indices are integers."
+        check_shape(call, "targets", targets, tuple(logits.shape), remedy)
+        return plain(by_sample(_sigmoid_focal(logits, targets, gamma, alpha)).mean(1))
+    check_tensor(call, "logits", logits, "(B, C)", least_dims=2)
+    remedy = "Pass class indices of that shape, or multi-hot floats in the shape of the logits."
+    check_shape(call, "targets", targets, (logits.shape[0], *logits.shape[2:]), remedy)
+    targets = check_indices(call, "targets", targets, remedy)
+    losses = functional.cross_entropy(
+        at_least_float32(logits), targets, ignore_index=ignore_index, reduction="none"
+    )
+    losses = losses * _fading(losses, gamma)
+    counts = targets != ignore_index
+    if isinstance(alpha, torch.Tensor) and alpha.dim():
+        factors = check_class_weight("focal(alpha=…)", alpha, losses.new_empty(logits.shape[:2]))
+        assert factors is not None
+        losses = losses * factors[torch.where(counts, targets, 0)]
+    elif alpha is not None:
+        losses = losses * alpha
+    sums, number = by_sample(losses).sum(1), by_sample(counts).sum(1)
+    return PerSample(shares(sums, number.sum()), own_means(sums, number))
+
+
+def _sigmoid_focal(
+    logits: torch.Tensor, targets: torch.Tensor, gamma: float, alpha: torch.Tensor | float | None
+) -> torch.Tensor:
+    logits = at_least_float32(logits)
+    targets = targets.to(logits.dtype)
+    losses = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    p = torch.sigmoid(logits)
+    missed = p * (1 - targets) + (1 - p) * targets
+    losses = losses * _power(missed, gamma)
+    if alpha is None:
+        return losses
+    return losses * (alpha * targets + (1 - alpha) * (1 - targets))
+
+
+def _fading(losses: torch.Tensor, gamma: float) -> torch.Tensor:
+    """(1 − p)^gamma from the cross-entropy −log p."""
+    return _power(-torch.expm1(-losses), gamma)
+
+
+def _power(missed: torch.Tensor, gamma: float) -> torch.Tensor:
+    # At 0 the slope of a power below 1 is infinite, and infinite times a loss of 0 is NaN.
+    return missed.clamp_min(torch.finfo(missed.dtype).tiny) ** gamma

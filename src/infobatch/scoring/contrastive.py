@@ -1,0 +1,64 @@
+"""Contrastive pairs, as in CLIP: the loss of each pair against the batch's others."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from infobatch.per_sample import PerSample
+from infobatch.scoring.checks import check_shape, check_tensor
+from infobatch.scoring.reduction import at_least_float32, plain
+
+_CLIP_TEMPERATURE = 0.07
+
+
+def contrastive(
+    image_embeddings: torch.Tensor,
+    text_embeddings: torch.Tensor,
+    *,
+    temperature: torch.Tensor | float | None = None,
+    logit_scale: torch.Tensor | float | None = None,
+    normalise: bool = True,
+) -> PerSample:
+    """Symmetric InfoNCE by pair; ``losses.mean()`` is CLIP's loss.
+
+    Loss i is the mean of image i's cross-entropy among the texts and text i's among the images.
+
+    **The negatives are the batch.** The score of a pair depends on what else is in the batch, as the
+    loss itself does, and pruning changes the negatives: easy pairs are rarer among them, so the task
+    is another one than on the full data, and the expected gradient is not exactly that of the full
+    data. Compare with random pruning before you rely on it, and keep batches large.
+
+    Args:
+        image_embeddings, text_embeddings: (B, D); row i of one belongs to row i of the other.
+        temperature: the similarities are divided by it; 0.07, where CLIP starts, by default.
+        logit_scale: instead of the temperature the factor itself (CLIP's ``model.logit_scale.exp()``,
+            after the exponential). Gradients reach it.
+        normalise: scale the embeddings to length 1; changes nothing where they are.
+
+    >>> pairs = torch.eye(3)
+    >>> contrastive(pairs, pairs, temperature=1.0).losses
+    tensor([0.5514, 0.5514, 0.5514])
+    """
+    call = "contrastive()"
+    check_tensor(call, "image_embeddings", image_embeddings, "(B, D)", least_dims=2)
+    remedy = "Pass one embedding a pair, both of one width, in the same order."
+    shape = (image_embeddings.shape[0], image_embeddings.shape[-1])
+    check_shape(call, "image_embeddings", image_embeddings, shape, remedy)
+    check_shape(call, "text_embeddings", text_embeddings, shape, remedy)
+    if temperature is not None and logit_scale is not None:
+        raise ValueError(
+            f"{call} got both temperature and logit_scale, expected one: logit_scale = 1 / temperature."
+        )
+    images, texts = at_least_float32(image_embeddings), at_least_float32(text_embeddings)
+    if normalise:
+        images, texts = functional.normalize(images, dim=-1), functional.normalize(texts, dim=-1)
+    similarities = images @ texts.T
+    if logit_scale is not None:
+        logits = similarities * logit_scale
+    else:
+        logits = similarities / (_CLIP_TEMPERATURE if temperature is None else temperature)
+    pairs = torch.arange(logits.shape[0], device=logits.device)
+    by_image = functional.cross_entropy(logits, pairs, reduction="none")
+    by_text = functional.cross_entropy(logits.T, pairs, reduction="none")
+    return plain((by_image + by_text) / 2)

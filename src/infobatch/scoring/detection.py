@@ -1,0 +1,108 @@
+"""Object detection: a per-image sum of the parts of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from infobatch.per_sample import PerSample
+from infobatch.scoring.checks import check_shape, check_tensor
+from infobatch.scoring.reduction import at_least_float32, own_means, plain, shares
+
+Parts = Mapping[str, torch.Tensor]
+
+
+def detection(
+    parts: Parts | Sequence[Parts],
+    weights: Mapping[str, float] | None = None,
+    *,
+    counts: torch.Tensor | None = None,
+) -> PerSample:
+    """Add up the parts of a detector's loss, image by image, with their gradients.
+
+    Without ``counts``, ``losses.mean()`` is the mean over the images of the weighted sum of parts,
+    and that sum is the image's score.
+
+    Many detectors divide by a number of the whole batch: all matched boxes, or ultralytics' sum of
+    target scores. Then pass the parts as sums over each image, not divided, and as ``counts`` what
+    each image has of that number: ``losses.mean()`` is the sum of all parts divided by the sum of the
+    counts, or by 1 if that is less, as those detectors do it. The score divides by the image's own
+    count, or by 1: it does not depend on the other images.
+
+    An image without objects is one with parts of 0 (its background loss, if the detector has one, is
+    its score). A part that is the mean over no boxes is NaN and stays NaN: write it as a sum divided
+    by ``max(count, 1)``.
+
+    Args:
+        parts: by name a tensor (B,); or for each image a mapping of scalars, as torchvision's
+            detectors return them when they are called image by image. A part that an image does not
+            have counts as 0.
+        weights: factors by name; a part that is not named has 1.
+        counts: (B,), each image's share of the number that the batch loss is divided by.
+
+    >>> parts = {"box": torch.tensor([1.0, 0.0]), "cls": torch.tensor([0.5, 0.25])}
+    >>> detection(parts, weights={"box": 2.0}).losses
+    tensor([2.5000, 0.2500])
+    """
+    call = "detection()"
+    by_name = _by_name(call, parts)
+    unknown = set(weights or ()) - set(by_name)
+    if unknown:
+        raise ValueError(
+            f"{call} got weights for {sorted(unknown)}, expected names of the parts: {sorted(by_name)}."
+        )
+    weighted = []
+    for name, part in by_name.items():
+        _check_part(call, name, part)
+        size = weighted[0].shape[0] if weighted else part.shape[0]
+        check_shape(call, f"part {name!r}", part, (size,), "Reduce each part to one loss an image.")
+        factor = 1.0 if weights is None else weights.get(name, 1.0)
+        weighted.append(factor * at_least_float32(part))
+    losses = torch.stack(weighted).sum(0)
+    if counts is None:
+        return plain(losses)
+    check_shape(call, "counts", counts, tuple(losses.shape), "Pass one number an image.")
+    counts = counts.detach().to(losses)
+    return PerSample(
+        shares(losses, counts.sum().clamp_min(1)), own_means(losses, counts.clamp_min(1))
+    )
+
+
+def _by_name(call: str, parts: Parts | Sequence[Parts]) -> dict[str, torch.Tensor]:
+    if isinstance(parts, Mapping):
+        by_name = dict(parts)
+    elif isinstance(parts, list | tuple) and all(isinstance(image, Mapping) for image in parts):
+        names = list(dict.fromkeys(name for image in parts for name in image))
+        by_name = {name: _stack(call, name, parts) for name in names}
+    else:
+        raise TypeError(
+            f"{call} got {type(parts).__name__} as parts, expected a mapping of names to per-image "
+            "losses (B,), or a list with a mapping of names to scalars for each image."
+        )
+    if not by_name:
+        raise ValueError(f"{call} got no parts, expected at least one loss. Pass the loss dict.")
+    return by_name
+
+
+def _stack(call: str, name: str, parts: Sequence[Parts]) -> torch.Tensor:
+    present = next(image[name] for image in parts if name in image)
+    zero = torch.zeros_like(torch.as_tensor(present))
+    column = [torch.as_tensor(image.get(name, zero)) for image in parts]
+    for number, part in enumerate(column):
+        if part.dim():
+            raise ValueError(
+                f"{call} got part {name!r} of shape {tuple(part.shape)} for image {number}, expected a "
+                "scalar: call the model image by image, and sum or average within the image."
+            )
+    return torch.stack(column)
+
+
+def _check_part(call: str, name: str, part: torch.Tensor) -> None:
+    if isinstance(part, torch.Tensor) and not part.dim():
+        raise ValueError(
+            f"{call} got part {name!r} as a scalar of the whole batch, expected one loss an image: "
+            '(B,). Compute it with reduction="none" and sum by image, or call the model image by '
+            "image and pass the list of its loss dicts. If it cannot be had by image, use scalar()."
+        )
+    check_tensor(call, f"part {name!r}", part, "(B,)", least_dims=1)

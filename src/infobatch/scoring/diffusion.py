@@ -1,0 +1,116 @@
+"""Diffusion models: the denoising loss, and a score that is not just the timestep's."""
+
+from __future__ import annotations
+
+import torch
+
+from infobatch.per_sample import PerSample
+from infobatch.scoring.checks import check_shape, check_tensor
+from infobatch.scoring.reduction import at_least_float32, by_sample
+from infobatch.scoring.timestep_means import TimestepMeans
+
+_PREDICTION_TYPES = ("epsilon", "v_prediction", "sample")
+
+
+def diffusion(
+    prediction: torch.Tensor,
+    target: torch.Tensor,
+    timesteps: torch.Tensor,
+    *,
+    weights: torch.Tensor | None = None,
+    timestep_means: TimestepMeans | None = None,
+) -> PerSample:
+    """Squared error of the prediction; ``losses.mean()`` is ``F.mse_loss``, or its weighted form.
+
+    At one noise level the error is large, at another it is small, so the loss at a single random
+    timestep says mostly which timestep was drawn. With ``timestep_means`` the score is the squared
+    error divided by the running mean of its timestep's: above 1 is harder than usual at that noise.
+    The loss is untouched. Like the running mean of ``torch.nn.functional.batch_norm``, the object is
+    read, and then takes in this batch: scores depend on earlier batches, never on this one. A sample
+    at a timestep of which nothing is known yet has score NaN: it keeps its old score.
+
+    Args:
+        prediction: (B, …), the model's output.
+        target: of the same shape: the noise, the clean sample or the velocity, whatever the model is
+            trained to predict (see :func:`diffusion_target`).
+        timesteps: (B,), the steps that were drawn.
+        weights: (B,), factors of the losses, for instance of :func:`min_snr_weights`.
+        timestep_means: keep one for the run. Without it the score is the loss itself.
+    """
+    call = "diffusion()"
+    check_tensor(call, "prediction", prediction, "(B, …)", least_dims=2)
+    size = prediction.shape[0]
+    check_shape(
+        call,
+        "target",
+        target,
+        tuple(prediction.shape),
+        "Compare like with like: split off a learned variance first.",
+    )
+    check_shape(call, "timesteps", timesteps, (size,), "Pass one timestep a sample.")
+    prediction = at_least_float32(prediction)
+    errors = by_sample((prediction - target.to(prediction.dtype)).square()).mean(1)
+    losses = errors
+    if weights is not None:
+        check_shape(call, "weights", weights, (size,), "Pass one weight a sample.")
+        losses = errors * weights.detach().to(errors)
+    if timestep_means is None:
+        return PerSample(losses, losses.detach())
+    # The weights depend on the timestep alone and would cancel: the plain errors are compared.
+    scores = timestep_means.relative(errors.detach(), timesteps)
+    timestep_means.update(errors.detach(), timesteps)
+    return PerSample(losses, scores)
+
+
+def diffusion_target(
+    prediction_type: str,
+    clean: torch.Tensor,
+    noise: torch.Tensor,
+    timesteps: torch.Tensor,
+    alphas_cumprod: torch.Tensor,
+) -> torch.Tensor:
+    """What a model of a ``prediction_type`` is trained to predict, by diffusers' names.
+
+    ``"epsilon"`` the noise, ``"sample"`` the clean sample, ``"v_prediction"`` the velocity
+    √ᾱ·noise − √(1−ᾱ)·clean. Pass ``scheduler.config.prediction_type`` and ``scheduler.alphas_cumprod``.
+    """
+    _check_prediction_type("diffusion_target()", prediction_type)
+    if prediction_type == "epsilon":
+        return noise
+    if prediction_type == "sample":
+        return clean
+    signal = alphas_cumprod.to(timesteps.device)[timesteps].to(clean)
+    signal = signal.reshape(-1, *[1] * (clean.dim() - 1))
+    return signal.sqrt() * noise - (1 - signal).sqrt() * clean
+
+
+def min_snr_weights(
+    alphas_cumprod: torch.Tensor,
+    timesteps: torch.Tensor,
+    gamma: float = 5.0,
+    prediction_type: str = "epsilon",
+) -> torch.Tensor:
+    """The loss weights of min-SNR (Hang et al., 2023), as diffusers' training scripts have them.
+
+    With SNR = ᾱ / (1 − ᾱ): min(SNR, gamma) / SNR for the noise, / (SNR + 1) for the velocity, and
+    min(SNR, gamma) itself for the clean sample. A last step without any signal gets weight 1 for the
+    noise, where dividing 0 by 0 would give NaN.
+
+    >>> min_snr_weights(torch.tensor([0.99, 0.5, 0.1]), torch.tensor([0, 1, 2]))
+    tensor([0.0505, 1.0000, 1.0000])
+    """
+    _check_prediction_type("min_snr_weights()", prediction_type)
+    alphas = at_least_float32(alphas_cumprod).to(timesteps.device)[timesteps]
+    ratio = alphas / (1 - alphas)
+    if prediction_type == "epsilon":
+        return (gamma / ratio).clamp_max(1)
+    capped = ratio.clamp_max(gamma)
+    return capped / (ratio + 1) if prediction_type == "v_prediction" else capped
+
+
+def _check_prediction_type(call: str, prediction_type: str) -> None:
+    if prediction_type not in _PREDICTION_TYPES:
+        raise ValueError(
+            f"{call} got prediction_type={prediction_type!r}, expected one of "
+            f"{', '.join(map(repr, _PREDICTION_TYPES))}, as in scheduler.config.prediction_type."
+        )

@@ -1,0 +1,149 @@
+"""Language models: a score for each sequence, padded or packed; the token-weighted loss is kept."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from infobatch.per_sample import PerSample
+from infobatch.scoring.checks import check_indices, check_shape, check_tensor
+from infobatch.scoring.reduction import at_least_float32, own_means, shares
+
+
+def token_losses(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    shift: bool = True,
+    ignore_index: int = -100,
+) -> torch.Tensor:
+    """The cross-entropy of each label, (B, T): entry [b, t] is the loss of ``labels[b, t]``.
+
+    It is 0 where the label is ``ignore_index`` and, with ``shift``, at t = 0, which nothing predicts.
+
+    Args:
+        logits: (B, T, V).
+        labels: (B, T); as Hugging Face has them, not shifted.
+        shift: position t − 1 predicts token t, as in a causal model; False for a masked one, or
+            where the labels are shifted already.
+        ignore_index: the label of tokens that are not trained on: padding, the prompt.
+    """
+    return _token_losses("token_losses()", logits, labels, shift, ignore_index)
+
+
+def _token_losses(
+    call: str, logits: torch.Tensor, labels: torch.Tensor, shift: bool, ignore_index: int
+) -> torch.Tensor:
+    check_tensor(call, "logits", logits, "(B, T, V)", least_dims=3)
+    places = tuple(logits.shape[:2])
+    remedy = "Pass one label a token, not shifted; ignore_index where there is none."
+    check_shape(call, "labels", labels, places, remedy)
+    labels = check_indices(call, "labels", labels, remedy).to(logits.device)
+    if shift:  # the labels move, not the logits: those are large and would be copied
+        labels = functional.pad(labels[:, 1:], (0, 1), value=ignore_index)
+    losses = functional.cross_entropy(
+        at_least_float32(logits).flatten(0, 1),
+        labels.flatten(),
+        ignore_index=ignore_index,
+        reduction="none",
+    ).view(places)
+    return functional.pad(losses[:, :-1], (1, 0)) if shift else losses
+
+
+def causal_lm(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    shift: bool = True,
+    ignore_index: int = -100,
+    num_items: torch.Tensor | int | None = None,
+    boundaries: torch.Tensor | None = None,
+) -> PerSample:
+    """A score for each sequence, the mean over its labelled tokens; the loss stays token-weighted.
+
+    ``losses.mean()`` is the mean over all labelled tokens of the batch, the loss that transformers'
+    models return: long answers count for more than short ones, as they did. A sequence without a
+    labelled token has loss 0 and score NaN: it keeps its old score. A batch of nothing else has loss
+    0, where torch gives NaN.
+
+    Packed rows hold several sequences each: with ``boundaries`` there is an entry for each of them,
+    so that ``update(…, index=…)`` takes an index for each sequence. No token is predicted from the
+    sequence before it: the first of each counts for nothing, whatever its label says.
+
+    Args:
+        logits, labels, shift, ignore_index: as in :func:`token_losses`.
+        num_items: divide by this number rather than by the labelled tokens of this batch: the
+            ``num_items_in_batch`` of Hugging Face's Trainer, over all micro-batches of a step.
+        boundaries: where the sequences start in the B·T tokens, row after row, and at last B·T: for
+            lengths 3 and 5 the tensor [0, 3, 8]. These are FlashAttention's ``cu_seq_lens``; of
+            position ids make them with :func:`sequence_boundaries`. Padding belongs to the sequence
+            before it, and an empty one (two equal boundaries) is a sequence without a token.
+
+    >>> logits, labels = torch.zeros(2, 3, 4), torch.tensor([[0, 1, 2], [3, -100, -100]])
+    >>> causal_lm(logits, labels).scores
+    tensor([1.3863,    nan])
+    """
+    call = "causal_lm()"
+    losses = _token_losses(call, logits, labels, shift, ignore_index)
+    counts = labels.to(logits.device) != ignore_index
+    if shift:
+        counts = functional.pad(counts[:, 1:], (1, 0))
+    if boundaries is None:
+        sums, number = losses.sum(1), counts.sum(1)
+    else:
+        sums, number = _by_sequence(call, losses, counts, boundaries, shift)
+    divisor = number.sum() if num_items is None else torch.as_tensor(num_items)
+    return PerSample(shares(sums, divisor), own_means(sums, number))
+
+
+def _by_sequence(
+    call: str, losses: torch.Tensor, counts: torch.Tensor, boundaries: torch.Tensor, shift: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums and counts of the sequences between the boundaries."""
+    tokens = losses.numel()
+    if not isinstance(boundaries, torch.Tensor) or boundaries.dim() != 1 or len(boundaries) < 2:
+        got = getattr(boundaries, "shape", type(boundaries).__name__)
+        raise ValueError(
+            f"{call} got boundaries of {got}, expected a 1-D tensor from 0 to {tokens}, one entry "
+            "more than there are sequences: cu_seq_lens, or sequence_boundaries(position_ids)."
+        )
+    boundaries = check_indices(call, "boundaries", boundaries, "Pass offsets into the tokens.")
+    # A look costs nothing on a CPU; elsewhere it would make every step wait for the device.
+    if boundaries.device.type == "cpu":
+        ends = boundaries.tolist()
+        if ends[0] != 0 or ends[-1] != tokens or ends != sorted(ends):
+            raise ValueError(
+                f"{call} got boundaries from {ends[0]} to {ends[-1]}, expected rising offsets from 0 "
+                f"to {tokens}, the number of tokens in the batch: rows one after the other."
+            )
+    boundaries = boundaries.to(losses.device)
+    places = torch.arange(tokens, device=losses.device)
+    owner = torch.bucketize(places, boundaries[1:-1], right=True)
+    flat, counted = losses.reshape(-1), counts.reshape(-1)
+    if shift:  # the first token of a sequence has nothing of its own to be predicted from
+        inside = places != boundaries[owner]
+        flat, counted = flat * inside, counted & inside
+    number = len(boundaries) - 1
+    sums = flat.new_zeros(number).index_add(0, owner, flat)
+    return sums, owner.new_zeros(number).index_add(0, owner, counted.long())
+
+
+def sequence_boundaries(position_ids: torch.Tensor) -> torch.Tensor:
+    """The boundaries of packed sequences: a sequence starts where positions do not rise by one.
+
+    How many there are stands in the data, so on a GPU this waits for the device: call it where the
+    batch is made, in the collate function.
+
+    >>> sequence_boundaries(torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]))
+    tensor([ 0,  3,  5, 10])
+    """
+    if not isinstance(position_ids, torch.Tensor) or position_ids.dim() != 2:
+        got = getattr(position_ids, "shape", type(position_ids).__name__)
+        raise ValueError(
+            f"sequence_boundaries() got position_ids of {got}, expected (B, T): the positions that "
+            "the model gets."
+        )
+    starts = torch.ones_like(position_ids, dtype=torch.bool)
+    starts[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    first = starts.flatten().nonzero().flatten()
+    return torch.cat([first, first.new_tensor([position_ids.numel()])])

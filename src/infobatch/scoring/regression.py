@@ -1,0 +1,117 @@
+"""Regression: squared error, Huber and quantile loss.
+
+The rule that prunes compares scores with their own mean, so the unit of the target does not matter:
+metres and millimetres prune the same samples. It matters where a sample has outputs of several units:
+the largest numbers would decide alone. ``scale`` says how large an error of each output is; it changes
+the score and not the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional
+
+from infobatch.per_sample import PerSample
+from infobatch.scoring.checks import check_range, check_shape, check_tensor
+from infobatch.scoring.reduction import at_least_float32, by_sample
+
+Scale = torch.Tensor | float | None
+
+
+def mse(predictions: torch.Tensor, targets: torch.Tensor, *, scale: Scale = None) -> PerSample:
+    """Squared error, the mean over a sample's outputs; ``losses.mean()`` is ``F.mse_loss``.
+
+    Args:
+        predictions, targets: both (B,) or both (B, …).
+        scale: the size of an error by output (its standard deviation, say), for the score alone: a
+            number, or a tensor in the shape of a sample.
+
+    >>> mse(torch.tensor([[1.0, 100.0], [0.0, 0.0]]), torch.zeros(2, 2), scale=torch.tensor([1, 100])).scores
+    tensor([1., 0.])
+    """
+    predictions, targets = _pair("mse()", predictions, targets)
+    return _averaged("mse()", (predictions - targets).square(), scale, degree=2)
+
+
+def huber(
+    predictions: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    delta: float = 1.0,
+    scale: Scale = None,
+) -> PerSample:
+    """Huber loss, the mean over a sample's outputs; ``losses.mean()`` is ``F.huber_loss``.
+
+    Args:
+        predictions, targets, scale: as in :func:`mse`.
+        delta: the error from which on the loss is linear, in the unit of the targets: change it with
+            the unit, or the loss is another one.
+    """
+    predictions, targets = _pair("huber()", predictions, targets)
+    losses = functional.huber_loss(predictions, targets, delta=delta, reduction="none")
+    return _averaged("huber()", losses, scale, degree=2)
+
+
+def quantile(
+    predictions: torch.Tensor,
+    targets: torch.Tensor,
+    q: float | Sequence[float],
+    *,
+    scale: Scale = None,
+) -> PerSample:
+    """Quantile (pinball) loss, max(q·e, (q − 1)·e) with e = target − prediction.
+
+    Args:
+        predictions: (B, …) as the targets; for several quantiles one more dimension at the end.
+        targets: (B, …).
+        q: the quantile in [0, 1], or several, over which the loss is a mean.
+        scale: as in :func:`mse`.
+
+    >>> quantile(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 1.0]), 0.9).losses
+    tensor([0.9000, 0.1000])
+    """
+    call = "quantile()"
+    if isinstance(q, int | float):
+        predictions, targets = _pair(call, predictions, targets)
+        errors = targets - predictions
+        level = check_range(call, "q", q, 0.0, 1.0)
+        losses = torch.maximum(level * errors, (level - 1) * errors)
+    else:
+        check_tensor(call, "predictions", predictions, "(B, …, number of quantiles)", least_dims=2)
+        levels = [check_range(call, "q", level, 0.0, 1.0) for level in q]
+        remedy = f"Predictions for {len(levels)} quantiles are (B, …, {len(levels)})."
+        check_shape(
+            call, "predictions", predictions, (*predictions.shape[:-1], len(levels)), remedy
+        )
+        check_shape(call, "targets", targets, tuple(predictions.shape[:-1]), remedy)
+        predictions = at_least_float32(predictions)
+        errors = targets.to(predictions).unsqueeze(-1) - predictions
+        each = torch.tensor(levels, dtype=errors.dtype, device=errors.device)
+        losses = torch.maximum(each * errors, (each - 1) * errors).mean(-1)
+    return _averaged(call, losses, scale, degree=1)
+
+
+def _pair(
+    call: str, predictions: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    check_tensor(call, "predictions", predictions, "(B,) or (B, …)", least_dims=1)
+    remedy = "Give both one shape (predictions.squeeze(1)?): broadcasting would compare every pair."
+    check_shape(call, "targets", targets, tuple(predictions.shape), remedy)
+    predictions = at_least_float32(predictions)
+    return predictions, targets.to(predictions)
+
+
+def _averaged(call: str, losses: torch.Tensor, scale: Scale, *, degree: int) -> PerSample:
+    """The mean over the outputs; in the score each in its own unit, to the power the loss has it."""
+    means = by_sample(losses).mean(1)
+    if scale is None:
+        return PerSample(means, means.detach())
+    if isinstance(scale, torch.Tensor):
+        sample = tuple(losses.shape[1:])
+        if scale.dim():
+            check_shape(call, "scale", scale, sample, "Pass one number an output.")
+        scale = scale.to(losses)
+    relative = losses.detach() / scale**degree
+    return PerSample(means, by_sample(relative).mean(1))

@@ -1,0 +1,59 @@
+"""A loss that is only a scalar: the coarse fallback."""
+
+from __future__ import annotations
+
+import torch
+
+from infobatch.checks import check_count
+from infobatch.per_sample import PerSample
+from infobatch.scoring.checks import check_range, check_shape
+from infobatch.scoring.reduction import at_least_float32
+
+
+def scalar(
+    loss: torch.Tensor,
+    batch_size: int,
+    *,
+    previous: torch.Tensor | None = None,
+    momentum: float = 0.9,
+) -> PerSample:
+    """Spread a batch's scalar loss over its samples. A coarse fallback: use it where all else fails.
+
+    Every sample gets the loss of the whole batch: ``losses.mean()`` is the loss, and ``update``
+    multiplies it by the batch's mean weight. The score moves towards the loss of each batch that the
+    sample is in, in the hope that over many epochs the luck of its company averages out. It tells
+    samples apart far worse than a loss of their own (a batch of B dilutes a sample by B), and one
+    weight for the batch is noisier than one for each sample. With any access to per-sample losses,
+    take them.
+
+    Args:
+        loss: the scalar.
+        batch_size: how many samples it is of.
+        previous: (B,), the samples' scores so far, NaN where they have none:
+            ``train_data.scores[index]``, where reading ``train_data.scores`` once an epoch is enough.
+            Without it the score is the loss of this batch alone.
+        momentum: what the score keeps of ``previous``.
+
+    >>> scalar(torch.tensor(2.0), 2, previous=torch.tensor([1.0, float("nan")])).scores
+    tensor([1.1000, 2.0000])
+    """
+    call = "scalar()"
+    if not isinstance(loss, torch.Tensor) or loss.dim() or not loss.is_floating_point():
+        got = (
+            f"a tensor of {loss.dtype}, shape {tuple(loss.shape)},"
+            if isinstance(loss, torch.Tensor)
+            else type(loss).__name__
+        )
+        raise TypeError(
+            f"{call} got {got} as loss, expected a floating point scalar. Losses by sample need no "
+            "scalar(): pass them to update() as they are."
+        )
+    size = check_count(f"{call}: batch_size", batch_size, "the loss is of some samples")
+    check_range(call, "momentum", momentum, 0.0, 1.0)
+    losses = at_least_float32(loss).expand(size)
+    scores = losses.detach()
+    if previous is not None:
+        check_shape(call, "previous", previous, (size,), "Pass the batch's scores: scores[index].")
+        known = previous.detach().to(scores)
+        scores = torch.where(known.isnan(), scores, momentum * known + (1 - momentum) * scores)
+    return PerSample(losses, scores)

@@ -1,0 +1,88 @@
+"""The running mean loss of each timestep, kept on the device where the losses are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from infobatch.checks import check_count
+from infobatch.scoring.checks import check_range
+
+
+class TimestepMeans:
+    """Running means of the loss over bins of neighbouring timesteps, for :func:`diffusion`.
+
+    Each rank of a distributed job keeps its own. A checkpoint takes it along with
+    ``state_dict()``: plain tensors.
+
+    Args:
+        num_timesteps: the scheduler's ``num_train_timesteps``; 1 for a continuous time in [0, 1].
+        bins: neighbouring timesteps share a mean; fewer bins fill sooner, more are finer.
+        momentum: what a mean keeps at each new loss: 0.99 is a memory of about 100 losses a bin, 1
+            that of all.
+
+    >>> means = TimestepMeans(1000)
+    >>> means.update(torch.tensor([2.0, 4.0]), torch.tensor([5, 5]))
+    >>> means.relative(torch.tensor([6.0, 6.0]), torch.tensor([5, 800]))
+    tensor([2., nan])
+    """
+
+    def __init__(self, num_timesteps: int, *, bins: int = 50, momentum: float = 0.99) -> None:
+        self.num_timesteps = check_count(
+            "TimestepMeans(): num_timesteps", num_timesteps, "a schedule has steps"
+        )
+        self.bins = check_count("TimestepMeans(): bins", bins, "a mean is of some timesteps")
+        self.momentum = check_range("TimestepMeans()", "momentum", momentum, 0.0, 1.0)
+        # The mean is total / weight: both fade alike, so that it is right from the first loss on.
+        self._totals = torch.zeros(self.bins)
+        self._weights = torch.zeros(self.bins)
+
+    def relative(self, losses: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
+        """Losses divided by the mean of their timesteps; NaN where none has been seen."""
+        self._follow(losses.device)
+        bins = self._bins_of(timesteps, losses.device)
+        means = (self._totals / self._weights)[bins]  # 0 / 0 is the NaN that is wanted
+        return losses.detach() / means
+
+    def update(self, losses: torch.Tensor, timesteps: torch.Tensor) -> None:
+        """Take in a batch; losses that are not finite are left out."""
+        self._follow(losses.device)
+        losses = losses.detach().float()
+        counts = losses.isfinite()
+        bins = self._bins_of(timesteps, losses.device)
+        # A sum over a small table rather than a scatter: the same bits on every run of a GPU.
+        members = (bins.unsqueeze(1) == torch.arange(self.bins, device=losses.device)).float()
+        number = (members * counts.unsqueeze(1)).sum(0)
+        sums = (members * losses.where(counts, 0).unsqueeze(1)).sum(0)
+        kept = self.momentum**number
+        fresh = 1 - kept if self.momentum < 1 else number
+        self._totals = self._totals * kept + sums / number.clamp_min(1) * fresh
+        self._weights = self._weights * kept + fresh
+
+    def state_dict(self) -> dict[str, Any]:
+        """The means as plain tensors."""
+        return {"totals": self._totals.clone(), "weights": self._weights.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of as many bins."""
+        for name in ("totals", "weights"):
+            value = state.get(name)
+            if not isinstance(value, torch.Tensor) or value.shape != (self.bins,):
+                got = (
+                    tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+                )
+                raise ValueError(
+                    f"TimestepMeans.load_state_dict() got {got} as {name!r}, expected a tensor of "
+                    f"shape ({self.bins},). Build it with the bins that the state was taken with."
+                )
+        self._totals, self._weights = state["totals"].clone(), state["weights"].clone()
+
+    def _follow(self, device: torch.device) -> None:
+        if self._totals.device != device:
+            self._totals, self._weights = self._totals.to(device), self._weights.to(device)
+
+    def _bins_of(self, timesteps: torch.Tensor, device: torch.device) -> torch.Tensor:
+        bins = timesteps.to(device) * self.bins / self.num_timesteps
+        return bins.long().clamp(0, self.bins - 1)
