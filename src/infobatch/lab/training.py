@@ -77,6 +77,7 @@ class Result:
     saved_fraction: float
     history: list[dict[str, Any]]
     versions: dict[str, str]
+    extra_metrics: dict[str, float] = field(default_factory=dict)  # of the finished model
 
 
 class Run:
@@ -306,7 +307,14 @@ class Run:
             saved_fraction=1 - self.costs.samples_forwarded / full_passes,
             history=self.history,
             versions=versions(),
+            extra_metrics=self._extra_metrics(),
         )
+
+    def _extra_metrics(self) -> dict[str, float]:
+        if self.task.extra_metrics is None or self.rank:
+            return {}
+        found = self.task.extra_metrics(self.model.eval(), self.test_set)
+        return {name: float(value) for name, value in found.items()}
 
     def details(self) -> dict[str, Any]:
         """What the report draws beyond the result: by sample, so kept in a file of its own."""
