@@ -19,7 +19,6 @@ from PIL import Image
 
 from infobatch.lab.recipes import require_data
 
-CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 _MOSAIC_SIDE, _MOSAIC_IMAGES = 100, 10_000
 _GET_CIFAR10 = (
     "Expected the folder 'cifar10' with train_1.webp to train_5.webp, test.webp and the labels, or "
@@ -98,25 +97,31 @@ class CamVid:
         if self.published is None:
             self.archive = require_data(folder, "camvid_240x180.zip", _GET_CAMVID)
 
-    def split(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Images (n, 3, 180, 240) uint8 and labels (n, 180, 240) uint8 of train, val or test."""
-        images, labels = self._from_folder(name) if self.published else self._from_archive(name)
+    def split(self, name: str, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Images (n, 3, 180, 240) and labels (n, 180, 240), uint8, of train, val or test.
+
+        ``count`` stops after the first ones.
+        """
+        read = self._from_folder if self.published else self._from_archive
+        images, labels = read(name, count)
         return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels
 
-    def _from_archive(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+    def _from_archive(self, name: str, count: int | None) -> tuple[np.ndarray, np.ndarray]:
         with zipfile.ZipFile(self.archive) as archive:
 
             def read(path: str) -> np.ndarray:
                 return np.asarray(Image.open(io.BytesIO(archive.read(path))))
 
-            paths = sorted(path for path in archive.namelist() if path.startswith(f"{name}/"))
+            paths = sorted(path for path in archive.namelist() if path.startswith(f"{name}/"))[
+                :count
+            ]
             masks = [f"{name}annot/{Path(path).stem}.png" for path in paths]
             return np.stack([*map(read, paths)]), np.stack([*map(read, masks)])
 
-    def _from_folder(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+    def _from_folder(self, name: str, count: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Half of the published size: 2 × 2 pixels averaged, every second label."""
         assert self.published is not None
-        paths = sorted((self.published / name).glob("*.png"))
+        paths = sorted((self.published / name).glob("*.png"))[:count]
         images = [np.asarray(Image.open(path).convert("RGB").reduce(2)) for path in paths]
         annotations = self.published / f"{name}annot"
         labels = [np.asarray(Image.open(annotations / path.name))[::2, ::2] for path in paths]
