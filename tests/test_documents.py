@@ -80,6 +80,75 @@ def test_usage_page(number, tmp_path):
     assert len(examples("docs/usage.md")) == 5
 
 
+def scoring_surroundings(tmp_path):
+    """What the examples of docs/scoring.md take as given: outputs of models for each task."""
+    namespace = surroundings(tmp_path)
+    train_data = infobatch.InfoBatch(namespace["data"], 3, delta=1.0)
+    targets = torch.randint(2, (4,))
+    classify = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+
+    class Detector(nn.Module):
+        def forward(self, images, targets):
+            error = classify(torch.stack(images)).square().mean() - targets[0]
+            return {"loss_classifier": error, "loss_box_reg": error * 2}
+
+    return {
+        **namespace,
+        "torch": torch,
+        "train_data": train_data,
+        "loader": DataLoader(train_data, 64, sampler=train_data.sampler),
+        "class_weights": torch.tensor([1.0, 2.0]),
+        "logits": torch.randn(4, 2, requires_grad=True),
+        "targets": targets,
+        "probabilities": torch.rand(4, 2).softmax(1),
+        "multi_hot": torch.rand(4, 2).round(),
+        "images": torch.randn(4, 3, 2, 2),
+        "classify": classify,
+        "pixel_logits": torch.randn(4, 2, 3, 3, requires_grad=True),
+        "auxiliary_logits": torch.randn(4, 2, 3, 3, requires_grad=True),
+        "masks": torch.randint(2, (4, 3, 3)),
+        "predictions": torch.randn(4, 6, 5, requires_grad=True),
+        "patches": torch.randn(4, 6, 5),
+        "mask": torch.rand(4, 6).round(),
+        "alphas_cumprod": torch.linspace(0.99, 0.01, 1000),
+        "timesteps": torch.randint(1000, (4,)),
+        "clean": torch.randn(4, 3),
+        "noise": torch.randn(4, 3),
+        "prediction": torch.randn(4, 3, requires_grad=True),
+        "token_logits": torch.randn(2, 5, 7, requires_grad=True),
+        "labels": torch.randint(7, (2, 5)),
+        "num_items_in_batch": torch.tensor(20),
+        "position_ids": torch.tensor([[0, 1, 0, 1, 2], [0, 1, 2, 3, 4]]),
+        "detector": Detector(),
+        "boxes": torch.rand(4),
+        "box_by_image": torch.rand(4, requires_grad=True),
+        "cls_by_image": torch.rand(4, requires_grad=True),
+        "dfl_by_image": torch.rand(4, requires_grad=True),
+        "target_scores": torch.rand(4, 6, 2),
+        "image_embeddings": torch.randn(4, 5, requires_grad=True),
+        "text_embeddings": torch.randn(4, 5, requires_grad=True),
+        "logit_scale": torch.tensor(2.0, requires_grad=True),
+        "values": torch.randn(4, 2, requires_grad=True),
+        "measured": torch.randn(4, 2),
+        "spread": torch.tensor([1.0, 10.0]),
+        "batch_loss": torch.tensor(1.0, requires_grad=True),
+        "index": torch.arange(4),
+    }
+
+
+def test_scoring_page(tmp_path):
+    """The blocks run in order, and every function of infobatch.scoring is shown in one of them."""
+    namespace = scoring_surroundings(tmp_path)
+    blocks = examples("docs/scoring.md")
+    for block in blocks:
+        exec(compile(block, "scoring.md", "exec"), namespace)
+        if "result =" in block:
+            assert namespace["result"].losses.requires_grad
+    shown = set(re.findall(r"scoring\.(\w+)\(", "".join(blocks)))
+    assert shown == set(infobatch.scoring.__all__) - {"PerSample"}
+    assert namespace["train_data"].savings.made == 400
+
+
 @pytest.mark.parametrize(
     ("page", "script"),
     [("README.md", "demo_summary.py"), ("docs/performance.md", "overhead_summary.py")],

@@ -4,6 +4,7 @@ Each epoch leaves out, at random, some of the samples whose loss is below the me
 loss of those that stay, so that the expected gradient is that of the full data.
 """
 
+from infobatch import scoring
 from infobatch.batch import Indexed, with_index
 from infobatch.dataset import InfoBatch
 from infobatch.per_sample import PerSample
@@ -26,6 +27,7 @@ __all__ = [
     "SoftPrune",
     "Strata",
     "paced",
+    "scoring",
     "with_index",
 ]
 __version__ = "0.1.0"

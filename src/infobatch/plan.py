@@ -10,6 +10,8 @@ epoch sum to the number of samples (the paper's Eq. 8, "forced").
 
 from __future__ import annotations
 
+import sys
+import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ LabelArray = npt.NDArray[np.uint8]
 MAX_STRATA = 254
 _DROPPED = 255  # the label of a sample that is not in the plan
 _BLOCK = 1 << 15  # samples drawn at a time: the temporaries stay in the processor's cache
+_WORTH_A_THREAD = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -249,38 +252,75 @@ def _in_random_order(
     """Pack the samples that are not dropped into words and shuffle them.
 
     A 64-bit key carries random bits on top and the word below, so that one sort of plain integers
-    both shuffles and carries the payload. Where two samples agree in all random bits (35 bits at
-    100 million samples) their order is that of their indices, which no training can notice.
+    both shuffles and carries the payload. Two samples that agree in all random bits (at least 32 of
+    them) stay in the order of their indices, side by side, which no training can notice.
     """
     count = len(labels)
     place_bits = max(1, (count - 1).bit_length())
     word_bits = place_bits + (num_classes - 1).bit_length()
-    payload = np.uint64((1 << word_bits) - 1)
     bits = np.random.SFC64(stream)
     keys = np.empty(count - np.count_nonzero(labels == _DROPPED), np.uint64)
-    index_in_block = np.arange(min(count, _BLOCK), dtype=np.uint64)
+    make_keys = _half_random_keys if word_bits <= 32 else _mostly_random_keys
     filled = 0
     for start in range(0, count, _BLOCK):
         block = labels[start : start + _BLOCK]
-        key = bits.random_raw(len(block))
-        key &= ~payload
-        key |= index_in_block[: len(block)] + np.uint64(start)
-        if num_classes > 1:
-            key |= block.astype(np.uint64) << np.uint64(place_bits)
         kept = np.flatnonzero(block != _DROPPED)
-        key.take(kept, out=keys[filled : filled + len(kept)], mode="clip")
+        into = keys[filled : filled + len(kept)]
+        make_keys(bits, block, start, place_bits, word_bits).take(kept, out=into, mode="clip")
         filled += len(kept)
-    keys.sort()
-    keys &= payload
-    return (_narrowed(keys) if word_bits <= 32 else keys), place_bits
+    _sort(keys)
+    if word_bits <= 32:
+        return _low_halves(keys), place_bits
+    keys &= np.uint64((1 << word_bits) - 1)
+    return keys, place_bits
 
 
-def _narrowed(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
-    """Turn 64-bit numbers into 32-bit ones in their own memory, and give half of it back."""
+def _half_random_keys(
+    bits: np.random.SFC64, block: LabelArray, start: int, place_bits: int, word_bits: int
+) -> npt.NDArray[np.uint64]:
+    """Keys of 32 random bits above a word of 32: the halves are written without any shifting."""
+    count = len(block)
+    keys = np.empty(count, np.uint64)
+    halves = keys.view(np.uint32).reshape(count, 2)
+    low, high = (halves[:, 0], halves[:, 1])[:: 1 if sys.byteorder == "little" else -1]
+    high[:] = bits.random_raw((count + 1) // 2).view(np.uint32)[:count]
+    words = np.arange(start, start + count, dtype=np.uint32)
+    if word_bits > place_bits:
+        words += block.astype(np.uint32) << np.uint32(place_bits)
+    low[:] = words
+    return keys
+
+
+def _mostly_random_keys(
+    bits: np.random.SFC64, block: LabelArray, start: int, place_bits: int, word_bits: int
+) -> npt.NDArray[np.uint64]:
+    """Keys of a word that is longer than 32 bits and random ones above it."""
+    keys: npt.NDArray[np.uint64] = bits.random_raw(len(block)) << np.uint64(word_bits)
+    keys |= np.arange(start, start + len(block), dtype=np.uint64)
+    keys |= block.astype(np.uint64) << np.uint64(place_bits)
+    return keys
+
+
+def _sort(keys: npt.NDArray[np.uint64]) -> None:
+    """Sort in place, in two threads where torch may use two: numpy sorts without the interpreter."""
+    if torch.get_num_threads() == 1 or len(keys) < _WORTH_A_THREAD:
+        keys.sort()
+        return
+    middle = len(keys) // 2
+    keys.partition(middle)
+    other = threading.Thread(target=keys[middle:].sort)
+    other.start()
+    keys[:middle].sort()
+    other.join()
+
+
+def _low_halves(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+    """The lower 32 bits of each key, in the keys' own memory; half of it is given back."""
     count = len(keys)
     narrow = keys.view(np.uint32)
     for start in range(0, count, _BLOCK):
-        narrow[start : start + _BLOCK][: count - start] = keys[start : start + _BLOCK]
-    del narrow  # nothing may look at the memory that goes
+        block = keys[start : start + _BLOCK]
+        narrow[start : start + len(block)] = block.astype(np.uint32)
+    del narrow, block  # nothing may look at the memory that goes
     keys.resize((count + 1) // 2, refcheck=False)
     return keys.view(np.uint32)[:count]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +28,7 @@ from infobatch.lab.files import write_atomically
 from infobatch.lab.results import RESULT_FILE, read_result
 from infobatch.lab.task import TaskError, load_task
 from infobatch.lab.training import Report, Run, settings_of
+from infobatch.lab.writers import curves, open_writer
 
 
 def main(  # noqa: PLR0917 - a command line
@@ -41,9 +44,12 @@ def main(  # noqa: PLR0917 - a command line
     budget: Annotated[int | None, typer.Option(help="Sample passes of short and random.")] = None,
     learning_rate: Annotated[float | None, typer.Option()] = None,
     validation: Annotated[bool, typer.Option(help="Hold out a part of the training set.")] = False,
-    events: Annotated[bool, typer.Option(help="Print progress as lines of JSON.")] = False,
+    log: Annotated[str | None, typer.Option(help="tensorboard or wandb.")] = None,
+    events: Annotated[bool, typer.Option(help="For a parent: tell it, and end with it.")] = False,
 ) -> None:
     """Train a task once, by one arm, with one seed."""
+    if events:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with process_group():
             run_once(
@@ -57,6 +63,7 @@ def main(  # noqa: PLR0917 - a command line
                 budget=budget,
                 learning_rate=learning_rate,
                 validation=validation,
+                log=log,
                 events=events,
             )
     except (TaskError, ValueError) as error:
@@ -76,11 +83,14 @@ def run_once(
     budget: int | None,
     learning_rate: float | None,
     validation: bool,
+    log: str | None,
     events: bool,
 ) -> None:
     """Train, write the result and what the report needs, and remove the checkpoint."""
     if read_result(folder) is not None:
         return
+    for left_by_a_kill in folder.glob(".*.tmp"):
+        left_by_a_kill.unlink(missing_ok=True)
     if Arm(arm).follows and budget is None:
         raise ValueError(
             f"--arm {arm} costs what another run did. Expected --budget SAMPLE_PASSES."
@@ -93,7 +103,7 @@ def run_once(
         chosen["budget"] = budget
     settings = settings_of(task, arm=arm, seed=seed, smoke=smoke, **chosen)
     run = Run(task, settings, folder)
-    with reporting(events and run.rank == 0, quiet=run.rank > 0) as report:
+    with reporting(run, log=log, events=events) as report:
         result = run.train(report)
     if run.rank:
         return
@@ -106,12 +116,13 @@ def run_once(
     write_atomically(folder / "details.npz", save_details)
     samples = {int(i): _shown(run, int(i)) for i in [*details["easiest"], *details["hardest"]]}
     write_atomically(folder / "samples.json", lambda path: path.write_text(json.dumps(samples)))
-    text = json.dumps(asdict(result), indent=1)
+    text = json.dumps(asdict(result), indent=1, allow_nan=False)
     write_atomically(folder / RESULT_FILE, lambda path: path.write_text(text))
     (folder / "checkpoint.pt").unlink(missing_ok=True)
     if not events:
         saved = f"{result.saved_fraction:.1%} of {result.full_passes:,} sample passes saved"
-        Console().print(f"{task.metric} {result.metric:.4g}, {saved}. Wrote {folder / RESULT_FILE}")
+        metric = "not finite" if result.metric is None else f"{result.metric:.4g}"
+        Console().print(f"{task.metric} {metric}, {saved}. Wrote {folder / RESULT_FILE}")
 
 
 def _shown(run: Run, index: int) -> Any:
@@ -121,28 +132,52 @@ def _shown(run: Run, index: int) -> Any:
 
 
 @contextmanager
-def reporting(events: bool, *, quiet: bool) -> Iterator[Report]:
-    """Tell how a run is going: to a program, to a person, or to nobody."""
-    if quiet:
-        yield lambda standing: None
-    elif events:
-        yield lambda standing: print(json.dumps(standing), flush=True)
-    else:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:3.0f}%"),
-        )
-        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-            bar = progress.add_task("training", total=1.0)
+def reporting(run: Run, *, log: str | None, events: bool) -> Iterator[Report]:
+    """Tell how a run is going: to a person or to a parent process, and to a writer of curves."""
+    with ExitStack() as stack:
+        told: list[Report] = []
+        if run.rank == 0 and events:
+            told.append(lambda standing: print(json.dumps(standing), flush=True))
+        elif run.rank == 0:
+            told.append(_bar(stack))
+        if run.rank == 0 and log is not None:
+            name = f"{run.task.name}-{run.arm.name}-{run.settings.seed}"
+            writer = open_writer(log, run.folder, name)
+            stack.callback(writer.close)
 
-            def report(standing: dict[str, Any]) -> None:
-                metric = (standing["last"] or {}).get("metric")
-                told = "" if metric is None else f", {metric:.4g}"
-                text = f"{standing['arm']} epoch {standing['epoch']}/{standing['epochs']}{told}"
-                progress.update(bar, completed=standing["done"], description=text)
+            def write(standing: dict[str, Any]) -> None:
+                if standing["last"] is not None:
+                    numbers = curves(standing["last"], run.task.metric)
+                    writer.log(numbers, standing["last"]["epoch"])
 
-            yield report
+            told.append(write)
+
+        def report(standing: dict[str, Any]) -> None:
+            for tell in told:
+                tell(standing)
+
+        yield report
+
+
+def _bar(stack: ExitStack) -> Report:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+    console = Console(stderr=True)
+    progress = stack.enter_context(Progress(*columns, TimeRemainingColumn(), console=console))
+    bar = progress.add_task("training", total=1.0)
+
+    def report(standing: dict[str, Any]) -> None:
+        metric = (standing["last"] or {}).get("metric")
+        so_far = "" if metric is None else f", {metric:.4g}"
+        text = f"{standing['arm']} epoch {standing['epoch']}/{standing['epochs']}{so_far}"
+        progress.update(bar, completed=standing["done"], description=text)
+
+    return report
+
+
+def _end_with_parent() -> None:
+    """Wait for the pipe that the parent holds open to close, which even its violent death does."""
+    sys.stdin.read()
+    os._exit(1)
 
 
 @contextmanager

@@ -70,7 +70,7 @@ class Result:
     arm: str
     seed: int
     settings: dict[str, Any]
-    metric: float
+    metric: float | None  # the last epoch's on the test set; None if it was not finite
     costs: dict[str, Any]
     num_samples: int
     full_passes: int  # what training on all data takes
@@ -194,9 +194,10 @@ class Run:
             {
                 "epoch": epoch,
                 "metric": self._evaluate() if measured else None,
-                "train_loss": float(self.loss_sum) / weight,
+                "train_loss": finite(float(self.loss_sum) / weight),
                 "kept_fraction": last.kept_fraction,
                 "samples": last.made,
+                "samples_saved": train_data.savings.saved,
                 "thresholds": list(last.thresholds),
                 "learning_rate": float(self.schedule.get_last_lr()[0]),
                 "seconds": costs.seconds,
@@ -206,8 +207,14 @@ class Run:
         self._save()
         report(self._standing(epoch + 1))
 
-    def _evaluate(self) -> float:
-        return float(self.task.evaluate(self.model.eval(), self.test_set))
+    def _evaluate(self) -> float | None:
+        value = self.task.evaluate(self.model.eval(), self.test_set)
+        try:
+            return finite(float(value))
+        except (TypeError, ValueError):
+            raise TaskError(
+                f"{self.task.name}: evaluate() returned {type(value).__name__}, expected a number."
+            ) from None
 
     def _look_at_plan(self, epoch: int) -> None:
         """Count the visits, and keep one pruned epoch's picture for the report."""
@@ -350,6 +357,11 @@ def settings_of(
         smoke=smoke,
     )
     return replace(settings, **more)
+
+
+def finite(value: float) -> float | None:
+    """The value, or None for what JSON cannot hold: NaN and infinities of a diverged run."""
+    return value if math.isfinite(value) else None
 
 
 def seed_everything(seed: int) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -56,6 +56,10 @@ def check_indices(call: str, name: str, value: torch.Tensor, remedy: str) -> tor
 
 def check_range(call: str, name: str, value: Any, low: float, high: float) -> float:
     """Return a number in [low, high], or refuse the argument."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not low <= value <= high:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.floating)
+        or not low <= value <= high
+    ):
         raise ValueError(f"{call} got {name}={value!r}, expected a number from {low} to {high}.")
     return float(value)

@@ -50,7 +50,8 @@ def contrastive(
         raise ValueError(
             f"{call} got both temperature and logit_scale, expected one: logit_scale = 1 / temperature."
         )
-    images, texts = at_least_float32(image_embeddings), at_least_float32(text_embeddings)
+    images = at_least_float32(image_embeddings)
+    texts = text_embeddings.to(images.dtype)
     if normalise:
         images, texts = functional.normalize(images, dim=-1), functional.normalize(texts, dim=-1)
     similarities = images @ texts.T

@@ -52,7 +52,7 @@ def detection(
         raise ValueError(
             f"{call} got weights for {sorted(unknown)}, expected names of the parts: {sorted(by_name)}."
         )
-    weighted = []
+    weighted: list[torch.Tensor] = []
     for name, part in by_name.items():
         _check_part(call, name, part)
         size = weighted[0].shape[0] if weighted else part.shape[0]

@@ -38,7 +38,8 @@ def masked_autoencoding(
     shape = tuple(predictions.shape)
     check_shape(call, "patches", patches, shape, "Cut the images into patches: model.patchify(…).")
     check_shape(call, "mask", mask, shape[:2], "Pass one number a patch, 1 where it was hidden.")
-    predictions, patches = at_least_float32(predictions), at_least_float32(patches)
+    predictions = at_least_float32(predictions)
+    patches = patches.to(predictions.dtype)
     if normalise:
         variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
         patches = (patches - mean) / (variance + 1e-6).sqrt()

@@ -39,11 +39,9 @@ def scalar(
     """
     call = "scalar()"
     if not isinstance(loss, torch.Tensor) or loss.dim() or not loss.is_floating_point():
-        got = (
-            f"a tensor of {loss.dtype}, shape {tuple(loss.shape)},"
-            if isinstance(loss, torch.Tensor)
-            else type(loss).__name__
-        )
+        got = type(loss).__name__
+        if isinstance(loss, torch.Tensor):
+            got = f"{loss.dtype} of shape {tuple(loss.shape)}"
         raise TypeError(
             f"{call} got {got} as loss, expected a floating point scalar. Losses by sample need no "
             "scalar(): pass them to update() as they are."

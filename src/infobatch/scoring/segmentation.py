@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from infobatch.per_sample import PerSample
-from infobatch.scoring.checks import check_shape, check_tensor
+from infobatch.scoring.checks import check_indices, check_shape, check_tensor
 from infobatch.scoring.per_label import add_up_cross_entropy
 from infobatch.scoring.reduction import own_means, shares
 
@@ -53,6 +53,7 @@ def segmentation(
             "torch.nn.functional.interpolate."
         )
         check_shape(call, f"masks beside {name} of {tuple(head.shape)}", masks, places, remedy)
+        masks = check_indices(call, "masks", masks, "Pass class indices: masks.long().")
         counted = add_up_cross_entropy(
             call, head, masks, weight=weight, label_smoothing=0.0, ignore_index=ignore_index
         )

@@ -25,6 +25,17 @@ RECIPES = {
     "diffusion": "generation: small UNet on Fashion-MNIST, held-out denoising loss",
     "alpaca": "language: tiny Llama tuned on Alpaca, held-out answer loss",
 }
+# The files of the data folder ("this or that" will do) and the packages that a recipe needs beyond the
+# lab's own.
+NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "fashion": ((), ()),
+    "cifar10": (("cifar10 or cifar-10-batches-py",), ("PIL",)),
+    "covertype": (("covtype.npz or covtype.data.gz",), ()),
+    "camvid": (("camvid_240x180.zip or CamVid",), ("PIL",)),
+    "mae": (("cifar10 or cifar-10-batches-py",), ("PIL", "transformers")),
+    "diffusion": ((), ("diffusers",)),
+    "alpaca": (("alpaca_25k.json.gz", "stories260K"), ("transformers",)),
+}
 
 
 def load_recipe(

@@ -1,0 +1,86 @@
+"""Curves for TensorBoard and Weights & Biases, behind one small interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Writer(Protocol):
+    """Where a run's numbers go."""
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
+        ...
+
+    def close(self) -> None:
+        """Finish writing."""
+        ...
+
+
+class TensorBoardWriter:
+    """Event files in the run's folder: ``tensorboard --logdir DIR``."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an optional package
+
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish writing."""
+        self._writer.close()
+
+
+class WandbWriter:
+    """A run of Weights & Biases; WANDB_MODE=offline keeps it on this machine."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        import wandb  # noqa: PLC0415 - an optional package
+
+        self._run: Any = wandb.init(project="infobatch", name=name, dir=str(folder))
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        """Finish writing."""
+        self._run.finish()
+
+
+WRITERS: dict[str, type[TensorBoardWriter | WandbWriter]] = {
+    "tensorboard": TensorBoardWriter,
+    "wandb": WandbWriter,
+}
+
+
+def open_writer(kind: str, folder: Path, name: str) -> Writer:
+    """Open a writer by its name."""
+    if kind not in WRITERS:
+        raise ValueError(f"--log {kind!r} is unknown. Expected one of {', '.join(WRITERS)}.")
+    try:
+        return WRITERS[kind](folder, name)
+    except ImportError as error:
+        raise ValueError(
+            f"--log {kind} needs a package that is missing: pip install {kind}."
+        ) from error
+
+
+def curves(epoch: Mapping[str, Any], metric: str) -> dict[str, float]:
+    """The numbers of an epoch's history under the names that loggers get."""
+    numbers = {
+        metric: epoch["metric"],
+        "train_loss": epoch["train_loss"],
+        "learning_rate": epoch["learning_rate"],
+        "infobatch/kept_fraction": epoch["kept_fraction"],
+        "infobatch/samples_saved": epoch["samples_saved"],
+        "infobatch/threshold": epoch["thresholds"][-1] if epoch["thresholds"] else None,
+    }
+    return {name: float(value) for name, value in numbers.items() if value is not None}

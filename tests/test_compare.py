@@ -1,0 +1,286 @@
+"""The command line and its comparison, for real: child processes, kills, resumes, verdicts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from infobatch.lab.arms import Arm, leader_of, parse_arms
+from infobatch.lab.task import TaskError, load_task
+
+ROOT = Path(__file__).parent.parent
+MY_TASK = ROOT / "examples" / "my_task.py"
+
+
+def infobatch(*arguments, check=True):
+    """Run the command line as a user does."""
+    run = subprocess.run(
+        [sys.executable, "-m", "infobatch.lab.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+    )
+    assert not check or run.returncode == 0, run.stderr
+    return run
+
+
+def start(out, *arguments):
+    """Begin a comparison and do not wait for it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "infobatch.lab.cli", "compare", *map(str, arguments), "--out", out],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for(condition, what, seconds=120):
+    """Wait until something holds; a bound on hanging, not an assertion on speed."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"never saw {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """All arms on the embedded data, two seeds, a few samples."""
+    out = tmp_path_factory.mktemp("compare")
+    run = infobatch("compare", "fashion", "--smoke", "--seeds", 2, "--jobs", 2, "--out", out)
+    return out, run.stdout
+
+
+def test_a_comparison_leaves_results_report_and_a_table(compared):
+    out, printed = compared
+    results = json.loads((out / "results.json").read_text())
+    assert results["schema"] == 1
+    assert results["task"] == "fashion"
+    assert results["margin"] == 0.5
+    arms = ["full", "short", "random", "infobatch", "quantile"]
+    assert {(run["arm"], run["seed"]) for run in results["runs"]} == {
+        (arm, seed) for arm in arms for seed in (0, 1)
+    }
+    for run in results["runs"]:
+        assert run["metric"] == run["history"][-1]["metric"], "the last epoch's, not the best one's"
+        costs = run["costs"]
+        assert costs["samples_forwarded"] == costs["samples_backpropagated"] > 0
+        assert costs["optimizer_steps"] > 0
+        assert costs["peak_memory_mb"] > 50
+        assert run["versions"]["torch"]
+    assert {verdict["arm"] for verdict in results["verdicts"]} == set(arms) - {"full"}
+    for verdict in results["verdicts"]:
+        assert verdict["text"] in printed.replace("\n", " ")
+        assert verdict["text"].startswith(("Lossless", "worse by", "not enough seeds to tell"))
+    assert (out / "report.html").read_text().startswith("<!doctype html>")
+    assert not list(out.rglob("*.tmp*"))
+    assert not list(out.rglob("checkpoint.pt")), "finished runs need none"
+
+
+def test_arms_cost_the_same(compared):
+    out, _ = compared
+    runs = json.loads((out / "results.json").read_text())["runs"]
+    passes = {(run["arm"], run["seed"]): run["costs"]["samples_forwarded"] for run in runs}
+    for seed in (0, 1):
+        assert passes["full", seed] == 3 * 256
+        leader = passes["infobatch", seed]
+        assert leader < 3 * 256
+        assert abs(passes["random", seed] - leader) <= 2
+        assert abs(passes["short", seed] - leader) <= 32, "within a batch"
+    orders = {
+        seed: next(run for run in runs if run["arm"] == "infobatch" and run["seed"] == seed)
+        for seed in (0, 1)
+    }
+    assert orders[0]["history"] != orders[1]["history"], "each seed has its own draws"
+
+
+def test_finished_runs_are_not_repeated_and_seeds_can_be_added(compared):
+    out, _ = compared
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
+    infobatch("compare", "fashion", "--smoke", "--seeds", 2, "--out", out)
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
+    arguments = ("--arms", "full,infobatch", "--seeds", 3, "--out", out)
+    infobatch("compare", "fashion", "--smoke", *arguments)
+    assert (out / "runs" / "infobatch-2" / "result.json").exists()
+    assert before.items() <= {p: p.stat().st_mtime_ns for p in out.rglob("result.json")}.items()
+    refused = infobatch("compare", MY_TASK, "--smoke", "--out", out, check=False)
+    assert refused.returncode == 2
+    assert "holds a comparison with task = 'fashion'" in refused.stderr
+    assert "Choose another --out" in refused.stderr
+
+
+def without_times(result):
+    """A result without what differs from run to run."""
+    history = [{**epoch, "seconds": None} for epoch in result["history"]]
+    costs = {
+        name: value
+        for name, value in result["costs"].items()
+        if name not in ("seconds", "overhead_seconds", "peak_memory_mb")
+    }
+    return {**result, "history": history, "costs": costs}
+
+
+def test_kill_9_loses_nothing_that_was_finished_and_the_rest_goes_on(tmp_path):
+    arguments = ("fashion", "--smoke", "--arms", "full,infobatch", "--seeds", 2)
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    infobatch("compare", *arguments, "--out", straight)
+    stops = (
+        (killed / "runs" / "full-0" / "checkpoint.pt").exists,
+        (killed / "runs" / "full-0" / "result.json").exists,
+        (killed / "runs" / "infobatch-1" / "checkpoint.pt").exists,
+    )
+    for number, reached in enumerate(stops):
+        process = start(killed, *arguments)
+        wait_for(lambda r=reached, p=process: r() or p.poll() is not None, f"stop {number}")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        finished = {path: path.read_text() for path in killed.rglob("result.json")}
+        wait_for(lambda: not children_of_run(killed), "the children ending with their parent")
+        for path, text in finished.items():
+            assert path.read_text() == text
+    infobatch("compare", *arguments, "--out", killed)
+    for path in straight.rglob("result.json"):
+        expected = without_times(json.loads(path.read_text()))
+        resumed = without_times(json.loads((killed / path.relative_to(straight)).read_text()))
+        assert resumed == expected, "a run that was killed continues bit for bit"
+
+
+def children_of_run(out):
+    """The processes that train in a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if "infobatch.lab.run" in command and str(out) in command:
+                found.append(entry.name)
+    return found
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "infobatch.lab.cli",
+            "compare",
+            "fashion",
+            "--smoke",
+            "--out",
+            tmp_path,
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    wait_for(lambda: list(tmp_path.rglob("checkpoint.pt")), "a checkpoint")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "The same command goes on from here." in errors
+    assert not children_of_run(tmp_path)
+
+
+def test_a_sweep_gives_every_arm_the_same_grid(tmp_path):
+    arguments = ("--smoke", "--arms", "full,short,infobatch", "--seeds", 1, "--out", tmp_path)
+    infobatch("compare", MY_TASK, *arguments, "--learning-rates", "1e-9,0.003")
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["chosen_rates"] == {"full": 0.003, "short": 0.003, "infobatch": 0.003}
+    swept = [json.loads(p.read_text()) for p in (tmp_path / "sweep").rglob("result.json")]
+    assert len(swept) == 6
+    assert all(run["num_samples"] == 231 for run in swept), (
+        "tuned on nine tenths, not on the test set"
+    )
+    assert all(run["settings"]["learning_rate"] == 0.003 for run in results["runs"])
+    assert all(run["num_samples"] == 256 for run in results["runs"])
+
+
+def test_a_failing_task_is_told_without_a_traceback(tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text(MY_TASK.read_text().replace('reduction="none"', 'reduction="mean"'))
+    arguments = ("--smoke", "--arms", "full", "--seeds", 1, "--out", tmp_path / "out")
+    run = infobatch("compare", broken, *arguments, check=False)
+    assert run.returncode == 1
+    assert "update() got a scalar, expected one loss a sample" in run.stderr
+    assert "log.txt" in run.stderr
+    assert "Traceback" not in run.stderr
+    broken.write_text(MY_TASK.read_text().replace("def model()", "def modle()"))
+    run = infobatch("compare", broken, *arguments, check=False)
+    assert run.returncode == 2
+    assert "broken does not define model()" in run.stderr
+    broken.write_text("import nonsense_that_is_not_there")
+    run = infobatch("compare", broken, *arguments, check=False)
+    assert "fails on import: ModuleNotFoundError" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "nonsense"), "There is no recipe 'nonsense'"),
+        (("compare", "nothing.py"), "There is no file nothing.py"),
+        (("compare", "fashion", "--arms", "full,fill"), "There is no arm 'fill'"),
+        (("compare", "fashion", "--arms", "full,short"), "Add infobatch"),
+        (("compare", "fashion", "--arms", "full,full"), "each arm once"),
+        (("compare", "fashion", "--learning-rates", "a,b"), "expected positive numbers"),
+        (("compare", "fashion", "--set", "optimizer"), "expected name=value"),
+        (("compare", "fashion", "--set", "nonsense=1"), "has no option 'nonsense'"),
+        (("report", "nowhere"), "There is no nowhere"),
+    ],
+)
+def test_errors_in_words(arguments, message, tmp_path):
+    out = ("--out", tmp_path) if arguments[0] == "compare" else ()
+    run = infobatch(*arguments, *out, check=False)
+    assert run.returncode == 2
+    assert message in " ".join(run.stderr.split())
+    assert "Traceback" not in run.stderr
+
+
+def test_lists_and_help(tmp_path):
+    told = infobatch("recipes", "--data", tmp_path).stdout
+    for name in ("fashion", "cifar10", "covertype", "camvid", "mae", "diffusion", "alpaca"):
+        assert name in told
+    assert "missing data: covtype.npz" in told
+    told = infobatch("policies").stdout
+    for name in ("mean", "quantile", "random", "none"):
+        assert name in told
+    for command in ("demo", "compare", "report", "recipes", "policies"):
+        assert "Usage" in infobatch(command, "--help").stdout
+
+
+def test_curves_for_tensorboard_and_wandb(tmp_path):
+    base = [sys.executable, "-m", "infobatch.lab.run", "fashion", "--smoke"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+    for kind in ("tensorboard", "wandb"):
+        out = tmp_path / kind
+        command = [*base, "--log", kind, "--out", out]
+        subprocess.run(command, check=True, capture_output=True, env=environment, timeout=120)
+    from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415
+        EventAccumulator,
+    )
+
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "tensorboard"))
+    events.Reload()
+    assert {"accuracy", "infobatch/kept_fraction", "infobatch/samples_saved"} <= set(
+        events.Tags()["scalars"]
+    )
+    assert [event.step for event in events.Scalars("accuracy")] == [0, 1, 2]
+    assert list((tmp_path / "wandb").rglob("*.wandb")), "the offline run is on disk"
+
+
+def test_tasks_and_arms():
+    task = load_task(str(MY_TASK))
+    assert (task.name, task.epochs, task.margin) == ("my_task", 8, 0.5)
+    with pytest.raises(TaskError, match="--set works for recipes"):
+        load_task(str(MY_TASK), options={"a": "b"})
+    assert leader_of(parse_arms("full,quantile,infobatch,short")) == Arm("infobatch")
+    assert leader_of(parse_arms("quantile,short")) == Arm("quantile")
+    assert leader_of(parse_arms("full")) is None
