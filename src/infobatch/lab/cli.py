@@ -148,7 +148,9 @@ def recipes(
     for name, what in RECIPES.items():
         files, packages = NEEDS[name]
         missing = [
-            f"data: {file}" for file in files if folder is None or not (folder / file).exists()
+            f"data: {file}"
+            for file in files
+            if folder is None or not any((folder / name).exists() for name in file.split(" or "))
         ]
         missing += [f"package: {package}" for package in packages if find_spec(package) is None]
         table.add_row(name, what, "yes" if not missing else "missing " + ", ".join(missing))

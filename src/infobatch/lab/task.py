@@ -43,6 +43,7 @@ class Task:
     ``evaluate(model, data)`` the metric on a data set. ``margin`` is the loss of metric that one
     would not mind, stated before any run. ``labels(data)`` and ``show(data, index)`` are for the
     report: the class of each training sample, and a sample as a text or as an array of pixels.
+    ``extra_metrics(model, data)`` is what else the finished model is measured by, on the test set.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Task:
     margin: float = 0.5
     labels: Callable[[Dataset[Any]], Sequence[int]] | None = None
     show: Callable[[Dataset[Any], int], Any] | None = None
+    extra_metrics: Callable[[nn.Module, Dataset[Any]], dict[str, float]] | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "evaluate_every"):

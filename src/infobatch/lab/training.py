@@ -31,6 +31,7 @@ from infobatch.lab.task import Task, TaskError, size_of
 SMOKE_TRAIN, SMOKE_TEST, SMOKE_EPOCHS, SMOKE_BATCH = 256, 128, 3, 32
 CHECKPOINT_SECONDS = 20.0
 VALIDATION_SHARE = 0.1
+RANK_STRIDE = 1_000_003  # between the seeds of two ranks: farther than users' seeds are apart
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -77,6 +78,7 @@ class Result:
     saved_fraction: float
     history: list[dict[str, Any]]
     versions: dict[str, str]
+    extra_metrics: dict[str, float] = field(default_factory=dict)  # of the finished model
 
 
 class Run:
@@ -92,6 +94,8 @@ class Run:
         self.train_set, self.test_set = self._data()
         self.num_samples = len(self.train_set)  # type: ignore[arg-type]
         self.model = task.model().to(self.device)
+        if self.rank:  # one initial model, but noise and augmentation of its own for each rank
+            seed_everything(settings.seed + RANK_STRIDE * self.rank)
         self.optimizer = task.optimizer(self.model, settings.learning_rate)
         global_batch = settings.batch_size * self.world_size
         self.full_steps = math.ceil(self.num_samples / global_batch)
@@ -257,6 +261,7 @@ class Run:
 
     def _save(self) -> None:
         data = self.train_data.state_dict()  # collective
+        random = self._random_states()  # collective, too
         if self.rank:
             return
         self.costs.peak_memory_mb = max(self.costs.peak_memory_mb, peak_memory_mb())
@@ -266,7 +271,7 @@ class Run:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "data": data,
-            "random": torch.get_rng_state(),
+            "random": random,
             "costs": asdict(self.costs),
             "history": self.history,
             "visits": torch.from_numpy(self.visits.astype(np.int32)),
@@ -275,6 +280,16 @@ class Run:
             "snapshot": self.snapshot,
         }
         write_atomically(self._checkpoint, lambda path: torch.save(state, path))
+
+    def _random_states(self) -> list[dict[str, torch.Tensor]]:
+        """The state of each rank's random generators."""
+        own = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            own["cuda"] = torch.cuda.get_rng_state()
+        states = [own] * self.world_size
+        if self.world_size > 1:
+            dist.all_gather_object(states, own)
+        return states
 
     def _restore(self) -> None:
         if not self._checkpoint.exists():
@@ -289,7 +304,11 @@ class Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self.train_data.load_state_dict(state["data"])
-        torch.set_rng_state(state["random"])
+        if self.rank < len(state["random"]):  # with more ranks than before, the new ones start anew
+            own = state["random"][self.rank]
+            torch.set_rng_state(own["cpu"])
+            if self.device.type == "cuda" and "cuda" in own:
+                torch.cuda.set_rng_state(own["cuda"])
         self.costs = Costs(**state["costs"])
         self.history = state["history"]
         self.visits = state["visits"].numpy().astype(np.uint16)
@@ -313,7 +332,14 @@ class Run:
             saved_fraction=1 - self.costs.samples_forwarded / full_passes,
             history=self.history,
             versions=versions(),
+            extra_metrics=self._extra_metrics(),
         )
+
+    def _extra_metrics(self) -> dict[str, float]:
+        if self.task.extra_metrics is None or self.rank:
+            return {}
+        found = self.task.extra_metrics(self.model.eval(), self.test_set)
+        return {name: float(value) for name, value in found.items()}
 
     def details(self) -> dict[str, Any]:
         """What the report draws beyond the result: by sample, so kept in a file of its own."""

@@ -1,7 +1,9 @@
 """Real tasks on real data, small enough for two cores; each is one file with a class ``Recipe``.
 
 A recipe is a dataclass whose fields are its options, and which has the functions and settings of a
-:class:`infobatch.lab.task.Task` as methods and attributes. Nothing is imported before it is asked for.
+:class:`infobatch.lab.task.Task` as methods and attributes. Where an option has the name of one of
+these, its field has another and says so: ``field(default="sgd", metadata={"option": "optimizer"})``.
+Nothing is imported before it is asked for.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ RECIPES = {
     "diffusion": "generation: small UNet on Fashion-MNIST, held-out denoising loss",
     "alpaca": "language: tiny Llama tuned on Alpaca, held-out answer loss",
 }
-# The files of the data folder and the packages that a recipe needs beyond the lab's own.
+# The files of the data folder ("this or that" will do) and the packages that a recipe needs beyond the
+# lab's own.
 NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "fashion": ((), ()),
-    "cifar10": (("cifar10",), ("PIL",)),
-    "covertype": (("covtype.npz",), ()),
-    "camvid": (("camvid_240x180.zip",), ("PIL",)),
-    "mae": (("cifar10",), ("PIL", "transformers")),
+    "cifar10": (("cifar10 or cifar-10-batches-py",), ("PIL",)),
+    "covertype": (("covtype.npz or covtype.data.gz",), ()),
+    "camvid": (("camvid_240x180.zip or CamVid",), ("PIL",)),
+    "mae": (("cifar10 or cifar-10-batches-py",), ("PIL", "transformers")),
     "diffusion": ((), ("diffusers",)),
     "alpaca": (("alpaca_25k.json.gz", "stories260K"), ("transformers",)),
 }
@@ -39,17 +42,28 @@ def load_recipe(
     name: str, *, data: Path | None = None, smoke: bool = False, options: Mapping[str, str] = {}
 ) -> Any:
     """Build a recipe; ``options`` are its fields by name, as texts from a command line."""
-    recipe = import_module(f"infobatch.lab.recipes.{name}").Recipe
-    known = {field.name: field for field in fields(recipe) if field.name not in ("folder", "smoke")}
+    try:
+        recipe = import_module(f"infobatch.lab.recipes.{name}").Recipe
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"Recipe {name!r} needs the package {error.name!r}, which is not installed. Install what "
+            "the recipes need: pip install 'infobatch[recipes]'."
+        ) from error
+    known = {
+        field.metadata.get("option", field.name): field
+        for field in fields(recipe)
+        if field.init and field.name not in ("folder", "smoke")
+    }
     settings: dict[str, Any] = {}
     for option, text in options.items():
         if option not in known:
             raise ValueError(
-                f"Recipe {name!r} has no option {option!r}. Expected one of {', '.join(known)}."
+                f"Recipe {name!r} has no option {option!r}. "
+                + (f"Expected one of {', '.join(known)}." if known else "It has none.")
             )
         kind: Any = type(known[option].default)
         try:
-            settings[option] = kind(text)
+            settings[known[option].name] = kind(text)
         except ValueError:
             raise ValueError(
                 f"Recipe {name!r}: {option}={text!r} is not a {kind.__name__}."

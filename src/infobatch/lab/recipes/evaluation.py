@@ -1,0 +1,39 @@
+"""Looking at a model without changing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+@contextmanager
+def only_looking(model: nn.Module) -> Iterator[torch.device]:
+    """Evaluation mode without gradients, and the model's device; its mode is as before afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield next(model.parameters()).device
+    finally:
+        model.train(was_training)
+
+
+def accuracy(
+    model: nn.Module,
+    data: Dataset[Any],
+    *,
+    prepare: Callable[[torch.Tensor], torch.Tensor] = lambda inputs: inputs,
+    **loader: Any,
+) -> float:
+    """The percentage of samples ``(input, label)`` whose label the model gives the highest logit."""
+    right = total = 0
+    with only_looking(model) as device:
+        for inputs, labels in DataLoader(data, **loader):
+            right += int((model(prepare(inputs.to(device))).argmax(1) == labels.to(device)).sum())
+            total += len(labels)
+    return 100 * right / total

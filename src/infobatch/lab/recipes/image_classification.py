@@ -1,0 +1,73 @@
+"""What the recipes of image classification share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from infobatch import PerSample, scoring
+from infobatch.lab.recipes import one_of
+from infobatch.lab.recipes.evaluation import accuracy
+from infobatch.lab.recipes.mixing import MIXES, mix_images
+from infobatch.lab.recipes.optimizers import OPTIMIZERS, build_optimizer
+from infobatch.lab.recipes.tensors import column
+
+
+@dataclass
+class ImageClassification:
+    """Cross-entropy on augmented images; options ``optimizer`` and ``mix``.
+
+    A sample is ``(image, label)``. A recipe adds ``data()`` and ``model()``, and says in ``prepare``
+    and ``augment`` what becomes of the images.
+    """
+
+    folder: Path | None = None
+    smoke: bool = False
+    optimizer_name: str = field(default="sgd", metadata={"option": "optimizer"})
+    mix: str = "none"
+
+    batch_size = 128
+    metric = "accuracy"
+
+    def __post_init__(self) -> None:
+        one_of("optimizer", self.optimizer_name, tuple(OPTIMIZERS))
+        one_of("mix", self.mix, MIXES)
+
+    @property
+    def learning_rate(self) -> float:
+        """The optimizer's own."""
+        return OPTIMIZERS[self.optimizer_name].learning_rate
+
+    def prepare(self, images: torch.Tensor) -> torch.Tensor:
+        """Stored images as the model takes them."""
+        return images
+
+    def augment(self, images: torch.Tensor) -> torch.Tensor:
+        """Stored images, changed at random for training."""
+        return images
+
+    def optimizer(self, model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+        """SGD with Nesterov momentum, AdamW, LARS or LAMB."""
+        return build_optimizer(self.optimizer_name, model, learning_rate)
+
+    def losses(self, model: nn.Module, batch: Any) -> PerSample:
+        """Cross-entropy, of mixed images with their mixed labels."""
+        images, labels = batch
+        images = self.prepare(self.augment(images))
+        if self.mix == "none":
+            return scoring.cross_entropy(model(images), labels)
+        mixed = mix_images(self.mix, images)
+        return scoring.mixed_cross_entropy(model(mixed.images), labels, mixed.partners, mixed.lam)
+
+    def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
+        """Accuracy in percent."""
+        return accuracy(model, data, prepare=self.prepare, batch_size=500)
+
+    def labels(self, data: Dataset[Any]) -> list[int]:
+        """The class of each sample."""
+        return [int(label) for label in column(data, 1)]
