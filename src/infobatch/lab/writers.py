@@ -25,7 +25,7 @@ class TensorBoardWriter:
     def __init__(self, folder: Path, name: str) -> None:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an optional package
 
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Write numbers by name at a step."""
