@@ -44,7 +44,7 @@ def looks_of(arms: Sequence[str]) -> dict[str, Look]:
     }
 
 
-def shortened(text: str, length: int = 40) -> str:
+def shortened(text: str, length: int = 28) -> str:
     """A user's text on one line, short enough for an axis."""
     line = " ".join(text.split())
     return line if len(line) <= length else line[: length - 1] + "…"
@@ -53,9 +53,7 @@ def shortened(text: str, length: int = 40) -> str:
 # The verdict and the cost.
 
 
-def differences(
-    verdicts: Sequence[Verdict], *, metric: str, looks: Mapping[str, Look]
-) -> Markup | None:
+def differences(verdicts: Sequence[Verdict], *, looks: Mapping[str, Look]) -> Markup | None:
     """The differences to full with their intervals, and the margin."""
     known = [
         (verdict, difference)
@@ -77,7 +75,7 @@ def differences(
                 axis.plot([difference.low, difference.high], [row, row], color=look.colour, lw=2.4)
         axis.set_yticks(range(len(known)), [shortened(verdict.arm, 14) for verdict, _ in known])
         axis.set_ylim(len(known) - 0.5, -0.5)
-        axis.set_xlabel(f"{shortened(metric, 24)}: difference to full (left is worse)")
+        axis.set_xlabel("difference to full (left is worse)")
         axis.grid(visible=False, axis="y")
 
     label = "Difference of each arm to full, with its 95% interval, against the margin"

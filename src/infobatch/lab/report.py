@@ -92,7 +92,7 @@ def render(results: Mapping[str, Any], folder: Path) -> str:
         digits=decimals(margin),
         cards=_cards(verdicts, summaries),
         differences=_difference_rows(verdicts),
-        difference_figure=figures.differences(verdicts, metric=metric, looks=looks),
+        difference_figure=figures.differences(verdicts, looks=looks),
         summaries=summaries,
         cost_figures=[
             figure
