@@ -17,8 +17,8 @@ check: $(VENV)/installed  ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-demo: $(VENV)/installed  ## four trainings on real images, a table and a picture
-	$(BIN)/python -m infobatch.lab.demo --out demo-output
+demo: $(VENV)/installed  ## five trainings on real images, a table and a report
+	$(BIN)/infobatch demo --out demo-output
 
 bench: $(VENV)/installed  ## what pruning costs, as ratios to torch's RandomSampler
 	$(BIN)/python benchmarks/overhead.py --check

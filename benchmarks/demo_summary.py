@@ -1,28 +1,38 @@
-"""Print the README's table from the stored runs of the demo: mean ± standard deviation over seeds.
+"""Print the README's table from the stored results of `infobatch demo --seeds 5`.
 
 python benchmarks/demo_summary.py
 """
 
 from __future__ import annotations
 
-import json
-import statistics
 from pathlib import Path
 
+from infobatch.lab.results import read_results
+from infobatch.lab.summary import summarise
+
 RESULTS = Path(__file__).parent / "results" / "demo"
+NAMES = {
+    "full": "all data, 30 epochs",
+    "short": "all data, fewer steps: as many as `infobatch`",
+    "random": "random pruning, as much as `infobatch`",
+    "infobatch": "`infobatch` (the paper's mean rule)",
+    "quantile": "`quantile` (the paper's two-band rule)",
+}
 
 
 def summary() -> str:
-    runs: dict[str, list[dict]] = {}
-    for path in sorted(RESULTS.glob("seed-*/results.json")):
-        for run in json.loads(path.read_text())["runs"]:
-            runs.setdefault(f"{run['arm']}, {run['epochs']} epochs", []).append(run)
-    lines = ["| training | test accuracy | sample passes saved |", "|---|---|---|"]
-    for arm, group in runs.items():
-        accuracies = [run["accuracy"] for run in group]
-        saved = statistics.mean(run["saved_fraction"] for run in group)
-        accuracy = f"{statistics.mean(accuracies):.1f} ± {statistics.stdev(accuracies):.1f}"
-        lines.append(f"| {arm} | {accuracy} | {saved:.1%} |")
+    results = read_results(RESULTS)
+    verdicts = {verdict["arm"]: verdict["text"] for verdict in results["verdicts"]}
+    lines = [
+        "| training | test accuracy | sample passes saved | seconds | against all data |",
+        "|---|---|---|---|---|",
+    ]
+    for arm in summarise(results["runs"], arms=results["arms"]):
+        accuracy = f"{arm.metric.mean:.1f} ± {arm.metric.sd:.1f}"
+        verdict = verdicts.get(arm.arm, "–")
+        lines.append(
+            f"| {NAMES[arm.arm]} | {accuracy} | {arm.saved_fraction:.1%} | {arm.seconds:.0f} | {verdict} |"
+        )
     return "\n".join(lines)
 
 

@@ -57,7 +57,10 @@ def demo(
 ) -> None:
     """Compare on the embedded Fashion-MNIST: all data, fewer epochs, random pruning, InfoBatch."""
     with plain_errors():
-        _compare(Comparison("fashion", parse_arms(ARMS), seed_count, out, smoke=smoke), jobs=1)
+        comparison = Comparison(
+            "fashion", parse_arms(ARMS), seed_count, out, smoke=smoke, command=_command_line()
+        )
+        _compare(comparison, jobs=1)
 
 
 ARMS = "full,short,random,infobatch,quantile"
@@ -98,7 +101,7 @@ def compare(  # noqa: PLR0917 - a command line
             options=parse_options(option),
             learning_rates=_numbers(learning_rates),
             log=log,
-            command=shlex.join(["infobatch", *sys.argv[1:]]),
+            command=_command_line(),
         )
         _compare(comparison, jobs=jobs)
 
@@ -111,6 +114,10 @@ def _compare(comparison: Comparison, *, jobs: int) -> None:
         console.print(f"{verdict['arm']}: {verdict['text']}", highlight=False, soft_wrap=True)
     page = write_report(comparison.out)
     console.print(f"Wrote {comparison.out / 'results.json'} and {page}", soft_wrap=True)
+
+
+def _command_line() -> str:
+    return shlex.join(["infobatch", *sys.argv[1:]])
 
 
 def _numbers(text: str | None) -> list[float]:
