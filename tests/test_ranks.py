@@ -209,7 +209,7 @@ def test_the_group_may_come_after_len_and_after_a_state():
                 1
             )  # a thread alone stands for rank 1 of 2: nothing is exchanged yet
             exchange.gather = lambda rank, row: torch.stack([row, row])
-            ranks = Threads(1, 2, None, sharded, exchange)
+            ranks = Threads(1, 2, None, sharded, False, exchange)
             pruner._ranks = lambda ranks=ranks: ranks
             assert len(list(pruner.sampler)) == (20 if state is None else 16)
 
