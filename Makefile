@@ -6,11 +6,13 @@ export OMP_NUM_THREADS ?= 2
 
 .PHONY: test test-slow check demo bench clean
 
-test: check  ## lint, types and the fast tests
+test: check $(VENV)/timm-only  ## lint, types and the fast tests
 	$(BIN)/python -m pytest
+	PYTHONPATH=$(abspath $(VENV))/timm-only $(BIN)/python -m pytest tests/integrations/test_timm.py
 
-test-slow: $(VENV)/installed  ## everything, the long tests too
+test-slow: $(VENV)/installed $(VENV)/timm-only  ## everything, the long tests too
 	$(BIN)/python -m pytest -m "slow or not slow"
+	PYTHONPATH=$(abspath $(VENV))/timm-only $(BIN)/python -m pytest tests/integrations/test_timm.py
 
 check: $(VENV)/installed  ## format, lint and types
 	$(BIN)/ruff format --check .
@@ -28,6 +30,12 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+# timm needs torchvision, and other packages behave differently where torchvision is: a folder of its
+# own. Without dependencies, all of which are there: torchvision would bring a torch for CUDA.
+$(VENV)/timm-only: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ timm torchvision
 	touch $@
 
 clean:
