@@ -18,6 +18,7 @@ LAYERS = [
     {"dataset"},
     {"schedule"},
     {"scoring"},
+    {"integrations"},
     {"__init__"},
     {"lab"},
 ]
