@@ -46,7 +46,7 @@ def accelerated(dispatch=None, split=False, even=True, accumulate=1):
     )
 
 
-def loader_of(pruner, data, accelerator, split=False, drop_last=False, workers=0):
+def loader_of(pruner, data, accelerator, *, split=False, drop_last=False, workers=0):
     """Batches such that GLOBAL_BATCH samples make a step, however many ranks share them."""
     batch = GLOBAL_BATCH if split else GLOBAL_BATCH // accelerator.num_processes
     return DataLoader(
@@ -63,7 +63,14 @@ def drive(accelerator, *, split, drop_last, workers, asks=lambda accelerator: Tr
     """Losses that depend on sample and epoch alone."""
     pruner = infobatch.Pruner(SIZE, EPOCHS, delta=1.0)
     loader = accelerator.prepare(
-        loader_of(pruner, Numbered(SIZE), accelerator, split, drop_last, workers)
+        loader_of(
+            pruner,
+            Numbered(SIZE),
+            accelerator,
+            split=split,
+            drop_last=drop_last,
+            workers=workers,
+        )
     )
     plans, visits, lengths, progress = [], [], [], []
     for epoch in range(EPOCHS):
@@ -125,7 +132,8 @@ class Training:
         self.pruner = infobatch.Pruner(SIZE, EPOCHS, delta=0.7)
         model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        loader = loader_of(self.pruner, problem(), self.accelerator, split, drop_last, workers)
+        dealt = {"split": split, "drop_last": drop_last, "workers": workers}
+        loader = loader_of(self.pruner, problem(), self.accelerator, **dealt)
         self.model, self.optimizer, self.loader = self.accelerator.prepare(model, optimizer, loader)
         self.steps_per_epoch = -(-len(self.loader) // accumulate)
         self.inner = OneCycleLR(
