@@ -51,10 +51,10 @@ schedule, _ = create_scheduler_v2(optimizer, "cosine", num_epochs=options.epochs
 for epoch in range(options.epochs):
     for batch in loader:
         x, target = mixup(*batch)
-        loss = train_data.update(losses_of(model(x), target))
-        loss.backward()
+        train_data.update(losses_of(model(x), target)).backward()
         optimizer.step()
         optimizer.zero_grad()
         schedule.step_update(virtual_updates(train_data, steps["updates_per_epoch"]))
-    print(f"epoch {epoch}: last loss {loss.item():.3f}, rate {optimizer.param_groups[0]['lr']:.4f}")
+    score, rate = train_data.scores.nanmean(), optimizer.param_groups[0]["lr"]
+    print(f"epoch {epoch}: mean score {score:.3f} (0 is learned), rate {rate:.4f}")
 print(train_data.savings)
