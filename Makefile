@@ -6,11 +6,13 @@ export OMP_NUM_THREADS ?= 2
 
 .PHONY: test test-slow check demo bench clean
 
-test: check  ## lint, types and the fast tests
+test: check $(VENV)/timm-only  ## lint, types and the fast tests
 	$(BIN)/python -m pytest
+	PYTHONPATH=$(abspath $(VENV))/timm-only $(BIN)/python -m pytest tests/integrations/test_timm.py
 
-test-slow: $(VENV)/installed $(VENV)/chromium  ## everything, the long tests too
+test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/chromium  ## everything, the long tests too
 	$(BIN)/python -m pytest -m "slow or not slow"
+	PYTHONPATH=$(abspath $(VENV))/timm-only $(BIN)/python -m pytest tests/integrations/test_timm.py
 
 check: $(VENV)/installed  ## format, lint and types
 	$(BIN)/ruff format --check .
@@ -36,6 +38,12 @@ $(VENV)/chromium: $(VENV)/installed
 	test -x "$$CHROMIUM" || command -v chromium || command -v google-chrome \
 		|| $(BIN)/python -m playwright install chromium \
 		|| apt-get install --yes --no-install-recommends chromium
+	touch $@
+
+# timm needs torchvision, and other packages behave differently where torchvision is: a folder of its
+# own. Without dependencies, all of which are there: torchvision would bring a torch for CUDA.
+$(VENV)/timm-only: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ timm torchvision
 	touch $@
 
 clean:

@@ -1,11 +1,20 @@
 """Shared by the tests: data whose samples know who they are, and a loop that trains on it."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from torch.utils.data import Dataset
 
 from infobatch.lab.results import read_result, run_folder, write_results
 from infobatch.lab.run import run_once
+
+# timm needs torchvision, whose presence would change what other packages here do: both live in a
+# folder of their own, and `make test` runs timm's tests by themselves.
+if find_spec("timm") is None:
+    collect_ignore = ["integrations/test_timm.py"]
+else:
+    import torchvision_operators  # noqa: F401 - before anything imports torchvision
 
 
 class Numbered(Dataset):

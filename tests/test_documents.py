@@ -149,6 +149,14 @@ def test_scoring_page(tmp_path):
     assert namespace["train_data"].savings.made == 400
 
 
+def test_accelerate_page(tmp_path, capsys):
+    (block,) = examples("docs/accelerate.md")
+    namespace = surroundings(tmp_path)
+    exec(compile(block, "accelerate.md", "exec"), namespace)
+    assert re.match(r"Saved \d+\.\d% of 1,200 sample passes", capsys.readouterr().out)
+    assert namespace["schedule"].last_epoch == 3 * 7
+
+
 @pytest.mark.parametrize(
     ("page", "script"),
     [("README.md", "demo_summary.py"), ("docs/performance.md", "overhead_summary.py")],

@@ -1,11 +1,13 @@
 """The examples run as their first lines say, on small data made here where theirs is not shipped."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -26,3 +28,34 @@ def test_cifar10(tmp_path):
     assert full == 600
     assert 300 < pruned < 600
     assert results["share_of_passes_saved"] == 1 - pruned / full
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_accelerate(processes, tmp_path):
+    """As in the example's first line, but for the processes and the size; then once more, to resume."""
+    example = EXAMPLES / "accelerate_fashion.py"
+    torchrun, *rest = example.read_text().splitlines()[0].removeprefix("# ").split()
+    assert torchrun == "torchrun"
+    rest[rest.index("--nproc-per-node") + 1] = str(processes)
+    command = [sys.executable, "-m", "torch.distributed.run", *rest, "--epochs", "2"]
+    command += ["--samples", "1000", "--checkpoints", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    outputs = []
+    for options in ([], ["--resume"]):
+        run = subprocess.run(
+            [*command, *options],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+            cwd=EXAMPLES.parent,
+            env=environment,
+        )
+        assert run.returncode == 0, run.stderr[-3000:]
+        outputs.append(run.stdout)
+    first, resumed = outputs
+    assert "epoch 1: test accuracy" in first
+    saved = first.splitlines()[-1]
+    assert saved.startswith("Saved")
+    assert saved.endswith(f"on {processes} processes")
+    assert resumed == saved + "\n"  # nothing was left to train

@@ -10,7 +10,7 @@ import infobatch
 PACKAGE = Path(infobatch.__file__).parent
 # Each layer imports only from those before it.
 LAYERS = [
-    {"plan", "per_sample", "checks", "savings", "sampler"},
+    {"plan", "per_sample", "checks", "savings", "sampler", "dealing"},
     {"distributed"},
     {"policies", "ledger", "state", "batch"},
     {"weighting"},
@@ -18,6 +18,7 @@ LAYERS = [
     {"dataset"},
     {"schedule"},
     {"scoring"},
+    {"integrations"},
     {"__init__"},
     {"lab"},
 ]

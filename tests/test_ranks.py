@@ -428,3 +428,47 @@ def test_quantiles_by_counting_are_the_sorted_ones():
         counted = infobatch.QuantilePrune().strata(scores, reduce=lambda values: values)
         assert counted.thresholds == expected.thresholds
         assert np.array_equal(counted.labels, expected.labels)
+
+
+def deal(pruner, epoch, batch=4, *, walks=True, skip=False):
+    """An epoch as a loader that deals out batches itself has it: this rank's part of each round."""
+    ranks = pruner._ranks()
+    order = list(pruner.sampler) if walks else pruner.plan.order.tolist()
+    for start in range(0, len(order), batch * ranks.world_size):
+        mine = order[start + ranks.rank * batch :][:batch]
+        if mine and not skip:
+            index = torch.tensor(mine)
+            pruner.update(loss_of(index.float(), epoch), index=index)
+
+
+@pytest.mark.parametrize("only_one_walks", [False, True])
+def test_batches_that_the_loader_deals_out(only_one_walks):
+    def work(pruner):
+        reckoned = []
+        for epoch in range(4):
+            pruner.set_epoch(epoch)
+            deal(pruner, epoch, walks=not only_one_walks or pruner._ranks().rank == 0)
+            reckoned.append(pruner.savings.made)
+        pruner.set_epoch(4)
+        return pruner.scores, pruner.savings, reckoned
+
+    (scores, savings, _), *_ = on_ranks(1, work, 96, 4, **OPTIONS)[0]
+    assert savings.saved > 0
+    for own_scores, own_savings, reckoned in on_ranks(3, work, 96, 4, global_order=True, **OPTIONS)[
+        0
+    ]:
+        assert torch.equal(own_scores, scores)
+        assert own_savings == savings
+        assert reckoned[0] == 96  # of all ranks, before anything was exchanged
+
+
+def test_a_rank_that_was_dealt_nothing_still_takes_part():
+    def work(pruner):
+        deal(pruner, 0, walks=False, skip=pruner._ranks().rank == 1)
+        state = pruner.state_dict()
+        pruner.set_epoch(1)
+        return state["losses"], pruner.scores, pruner.savings.made
+
+    one, two = on_ranks(2, work, 40, 4, global_order=True, **OPTIONS)[0]
+    assert torch.equal(one[0], two[0])
+    assert one[1].isfinite().sum() == two[1].isfinite().sum() == one[2] == two[2] == 20

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
-from conftest import Numbered, loss_of
+from conftest import Numbered, loss_of, run_epoch
 
 EPOCHS, SIZE, BATCH = 6, 70, 8
 
@@ -228,3 +228,28 @@ def test_a_longer_run_may_go_on_from_the_end_of_an_epoch():
     longer.load_state_dict(pruner.state_dict())
     assert longer.epoch == 1
     assert torch.equal(longer.scores, pruner.scores)
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_counter_that_begins_anew_after_a_resume(at_the_end, broken_off):
+    """Fabric counts iterations from 0 in every process; the epochs go on where the state was."""
+    train_data = infobatch.InfoBatch(Numbered(40), 6, delta=1.0)
+    loader = DataLoader(train_data, 8, sampler=train_data.sampler)
+    for epoch in range(3):
+        train_data.set_epoch(epoch)
+        for step, (x, _) in enumerate(loader):
+            train_data.update(loss_of(x, epoch))
+            if step == 1 and (broken_off or (epoch == 2 and not at_the_end)):
+                break
+    other = infobatch.InfoBatch(Numbered(40), 6, delta=1.0)
+    other.load_state_dict(saved_and_loaded(train_data.state_dict()))
+    begun = other.epoch
+    assert begun == (3 if at_the_end and not broken_off else 2)
+    loader = DataLoader(other, 8, sampler=other.sampler)
+    for count, epoch in enumerate(range(begun, 6)):
+        for _ in range(2):  # saying it twice changes nothing
+            other.set_epoch(count)
+        assert other.epoch == epoch
+        assert run_epoch(other, loader, epoch)
+    assert [e.epoch for e in other.savings.epochs] == list(range(6))

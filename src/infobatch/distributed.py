@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
+from infobatch.dealing import accelerate_in_use
 from infobatch.plan import ALL, Share
 
 
@@ -93,14 +93,8 @@ def resolve_ranks(
             return Ranks(sharded=sharded)
         rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
     if global_order is None:
-        global_order = not sharded and _accelerate_deals_out_batches()
+        global_order = not sharded and accelerate_in_use()
     return Ranks(rank, world_size, process_group, sharded, global_order and world_size > 1)
-
-
-def _accelerate_deals_out_batches() -> bool:
-    """Whether Accelerate is in use: loaders that it prepared shard their batches by themselves."""
-    accelerate = sys.modules.get("accelerate.state")
-    return accelerate is not None and bool(accelerate.is_initialized())
 
 
 def check_ranks(rank: Any, world_size: Any) -> tuple[int | None, int | None]:

@@ -83,6 +83,8 @@ class Ledger:
         self._earlier = np.empty(0, np.float32) if earlier is None else earlier
         self._by_index = by_index
         self._by_position: torch.Tensor | None = None
+        # Whether the losses by index are those of all ranks.
+        self._merged = by_index is not None or ranks.world_size == 1
         self._everyones: torch.Tensor | None = None  # all ranks' losses, after an exchange
         self._table: _Table | None = None
         self._chunk: _Chunk | None = None
@@ -132,13 +134,6 @@ class Ledger:
                 f"{call} without index= follows an update with index= in the same epoch. Expected "
                 "one form throughout: pass index= to every update."
             )
-        if self.ranks.global_order:
-            raise RuntimeError(
-                f"{call} got no index=, but with {self.ranks.world_size} ranks and global_order the "
-                "loader (Accelerate's, say) deals the batches out by itself, and only the batch knows "
-                "which samples it has. Expected the index in the batch: Pruner, Indexed, with_index, "
-                "and update(losses, index=index)."
-            )
         outstanding = handed_out - self.taken
         if count > outstanding:
             raise RuntimeError(
@@ -186,6 +181,7 @@ class Ledger:
             self._by_index = self._indices_on(index.device)
         values = values.detach().to(index.device, torch.float32)
         self._by_index.index_copy_(0, index, values)
+        self._merged = self.ranks.world_size == 1
         self.taken += index.shape[0]
         self.largest_batch = max(self.largest_batch, index.shape[0])
 
@@ -300,9 +296,15 @@ class Ledger:
         return int(self._shares.sum()) + self._before
 
     def done(self) -> int:
-        """Sample passes made of the plan, over all ranks, repeats not counted."""
-        each = self.ranks.world_size // self.ranks.walkers  # ranks that take their part of a share
-        return int(self._shares.clip(max=self.taken * each).sum()) + self._before
+        """Sample passes made of the plan, over all ranks, repeats not counted.
+
+        Reckoned from what this rank has done; the same on each, so that learning rates can go by it.
+        """
+        taken = self.taken
+        if self.ranks.global_order and taken:
+            # All ranks take part in the one walk, some of them perhaps with a smaller last batch.
+            taken = -(-taken // self.largest_batch) * self.largest_batch * self.ranks.world_size
+        return int(self._shares.clip(max=taken).sum()) + self._before
 
     def recorded(self) -> int:
         """How many of this plan's first positions have been done."""
@@ -326,7 +328,7 @@ class Ledger:
 
     def visited(self) -> int:
         """Like ``done``, but counted rather than reckoned where it can be; waits for the device."""
-        if self._by_index is not None:
+        if self._by_index is not None and self._merged:
             return int((self._by_index != _UNVISITED).sum())
         if self._everyones is not None:
             return self._before + int((self._everyones != _UNVISITED).sum())
@@ -359,6 +361,7 @@ class Ledger:
             self._by_index = self.ranks.maximum(
                 own.nan_to_num(nan=_UNSCORED, neginf=_UNVISITED, posinf=_UNSCORED)
             )
+            self._merged = True
         else:
             rows = self.ranks.gather(self._own_losses())
             self._everyones = rows.T.reshape(-1)[: len(self._words)]

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from infobatch.checks import check_count, check_delta, check_index, check_losses, check_scores
+from infobatch.dealing import loader_at_work
 from infobatch.distributed import Ranks, check_ranks, resolve_ranks
 from infobatch.ledger import Ledger, Progress
 from infobatch.per_sample import PerSample
@@ -73,7 +74,9 @@ class Pruner:
         self._epoch = 0
         self._finished = -1  # the last epoch that came to its end
         self._resumed = False  # a state was loaded, and nothing walked since
-        self._counted_from = 0  # the epoch that set_epoch's caller calls 0
+        self._counted_from: int | None = 0  # what set_epoch's caller calls 0; unknown after a load
+        self._prepared = False  # a loader that Accelerate prepared walks this epoch
+        self._drops_rounds = False  # and leaves out what does not make a batch for each rank
         self._nothing_left = False  # the next walk is over an epoch that has finished
         self._peeked = False  # another walk was begun beside this one
         self._left_behind: Walk | None = None  # one that was under way when this one was begun
@@ -101,18 +104,32 @@ class Pruner:
         after a resume: an epoch before the loaded one is taken for the start of such a count.
         """
         epoch = check_count("set_epoch(): epoch", epoch, "epochs are counted from 0", least=0)
-        if self._resumed and epoch < self._finished:
-            self._counted_from = self._epoch - epoch
+        loader = loader_at_work(self._sampler)
+        counted = loader is not None and loader.iteration == epoch  # it begins, and says its count
+        if self._counted_from is None:
+            begins_anew = counted or (epoch < self._epoch and epoch != self._finished)
+            self._counted_from = self._epoch - epoch if begins_anew else 0
         epoch += self._counted_from
         self._nothing_left = False
         if epoch == self._epoch:
-            if self._moves_on():  # this epoch has been: once more
+            if counted and self._was_broken_off():
+                # Accelerate counts only the iterations that came to their end.
+                self._counted_from += 1
+                self._move_to(epoch + 1)
+            elif self._moves_on():  # this epoch has been: once more
                 self._move_to(epoch)
         elif epoch == self._finished and self._resumed:
             # A loop that was stopped after its epoch's last step asks for that epoch again.
             self._nothing_left = True
         else:
             self._move_to(epoch)
+        self._prepared = loader is not None
+        self._drops_rounds = loader is not None and bool(loader.batch_sampler.drop_last)
+
+    def _was_broken_off(self) -> bool:
+        """Whether this epoch was trained on, and no loop is known to be still at it."""
+        ledger, walk = self._ledger, self._walk
+        return ledger is not None and ledger.started and not (walk is not None and walk.alive)
 
     def _begin(self, walk: Walk) -> Route | None:
         """Begin a pass over the epoch: this one if nothing of it was trained on, else the next."""
@@ -129,6 +146,8 @@ class Pruner:
         if started or self._moves_on():
             self._move_on()
         self._resumed = self._peeked = False
+        if self._counted_from is None:
+            self._counted_from = 0
         ledger = self._current_ledger()
         ledger.lookahead = None
         self._walk = walk
@@ -212,19 +231,25 @@ class Pruner:
         ledger.record_nothing(start, count)
 
     def _walked(self, call: str) -> tuple[Ledger, int]:
-        if self._ledger is None or self._walk is None:
+        ledger, walk = self._current_ledger(), self._walk
+        if ledger.ranks.global_order:
+            raise RuntimeError(
+                f"{call} got no index=, but with {ledger.ranks.world_size} ranks and global_order the "
+                "loader (Accelerate's, say) deals the batches out by itself, and only the batch knows "
+                "which samples it has. Expected the index in the batch: Pruner, Indexed, with_index, "
+                "and update(losses, index=index)."
+            )
+        if walk is None:
             raise RuntimeError(
                 f"{call} was called before the sampler handed out a sample of epoch {self._epoch}. "
                 "Expected DataLoader(…, sampler=train_data.sampler), iterated from its start (anew after "
                 "load_state_dict or set_epoch); or pass index=."
             )
-        handed_out = self._walk.handed_out
-        gone = not self._walk.alive and not self._walk.exhausted
-        if self._left_behind is not None or (
-            self._peeked and (gone or handed_out == self._ledger.taken)
-        ):
+        handed_out = walk.handed_out
+        gone = not walk.alive and not walk.exhausted
+        if self._left_behind is not None or (self._peeked and (gone or handed_out == ledger.taken)):
             self._refuse_two_loops(call)
-        return self._ledger, handed_out
+        return ledger, handed_out
 
     def _refuse_two_loops(self, call: str) -> None:
         """Two iterators are under way at once: whose batch a loss is of cannot be told."""
@@ -264,11 +289,8 @@ class Pruner:
     def progress(self) -> Progress:
         """How far the running epoch has come."""
         ledger = self._current_ledger()
-        dropped = 0
-        if self._walk is not None:
-            lost = (self._walk.length or 0) - self._deliverable(ledger, self._walk)
-            dropped = lost * ledger.ranks.walkers
-        return Progress(self._epoch, ledger.done(), max(ledger.planned() - dropped, 1))
+        total = max(ledger.planned() - self._dropped(ledger), 1)
+        return Progress(self._epoch, ledger.done(), total)
 
     @property
     def scores(self) -> torch.Tensor:
@@ -346,26 +368,32 @@ class Pruner:
     def _is_over(self) -> bool:
         """Whether all that the loader has to deliver of this epoch was updated."""
         ledger, walk = self._ledger, self._walk
-        if ledger is None or walk is None:
+        if ledger is None:
             return False
-        deliverable = self._deliverable(ledger, walk)
-        taking_part = ledger.ranks.world_size // ledger.ranks.walkers
-        if not walk.exhausted or ledger.taken * taking_part < deliverable:
+        if self._prepared and ledger.started and loader_at_work(self._sampler) is None:
+            return True
+        if walk is None or not walk.exhausted:
             return False
-        # Batches that carry their indices may have been updated more than once.
-        return not ledger.by_index or ledger.visited() * taking_part >= deliverable
+        if not ledger.by_index:
+            return ledger.taken >= walk.deliverable
+        # Batches that carry their indices may come more than once: the samples count.
+        expected = ledger.planned() - self._dropped(ledger)
+        return ledger.done() >= expected and ledger.visited() >= expected
 
-    @staticmethod
-    def _deliverable(ledger: Ledger, walk: Walk) -> int:
-        """How many of the walk's samples the loader delivers."""
-        if ledger.ranks.global_order and walk.drop_last and walk.length and ledger.largest_batch:
-            # A loader that deals out the batches itself drops an incomplete round of them.
-            return walk.length - walk.length % (ledger.largest_batch * ledger.ranks.world_size)
-        return walk.deliverable
+    def _dropped(self, ledger: Ledger) -> int:
+        """How many samples the loader leaves out at the epoch's end, over all ranks."""
+        if not ledger.ranks.global_order:
+            return self._walk.dropped * ledger.ranks.walkers if self._walk is not None else 0
+        # A loader that deals out the batches itself drops an incomplete round of them.
+        drops = self._drops_rounds or (self._walk is not None and self._walk.drop_last)
+        a_round = ledger.largest_batch * ledger.ranks.world_size
+        return len(ledger) % a_round if drops and a_round else 0
 
     def _moves_on(self) -> bool:
         """Whether a new iterator would be for the next epoch, and no loop is still at this one."""
         ledger, walk = self._ledger, self._walk
+        if ledger is not None and self._prepared:
+            return self._is_over() and loader_at_work(self._sampler) is None
         if ledger is None or walk is None or walk.alive:
             return False
         return self._is_over() if walk.exhausted else ledger.started
@@ -376,13 +404,13 @@ class Pruner:
         self._move_to(self._epoch + 1)
 
     def _move_to(self, epoch: int) -> None:
+        if self._ledger is not None and self._walk is not None and not self._ledger.by_index:
+            self._check_remainder(self._ledger, self._walk)
+        self._exchange()
         ledger, walk = self._ledger, self._walk
         self._ledger = self._walk = None  # freed before the next plan is drawn
-        if ledger is not None and (ledger.done() or walk is not None):
-            if walk is not None and not ledger.by_index:
-                self._check_remainder(ledger, walk)
-            if walk is not None or ledger.started:
-                ledger.exchange()  # every rank that walked takes part, whatever became of its walk
+        self._prepared = self._drops_rounds = False
+        if ledger is not None and (ledger.done() or ledger.by_index or walk is not None):
             if walk is not None and ledger.by_index:
                 self._check_dealing(ledger, walk)
             unscored = ledger.fold_into(self._scores)
@@ -391,6 +419,14 @@ class Pruner:
             if ledger.visited():
                 self._history.append(self._passes(ledger, unscored))
         self._epoch = epoch
+
+    def _exchange(self) -> None:
+        """Bring together what the ranks recorded of this epoch. Collective."""
+        if self._ranks().global_order:
+            # Which of the ranks walk, and which get a batch, is the loader's choice: all take part.
+            self._current_ledger().exchange()
+        elif self._ledger is not None and (self._walk is not None or self._ledger.started):
+            self._ledger.exchange()  # every rank that walked, whatever became of its walk
 
     def _check_remainder(self, ledger: Ledger, walk: Walk) -> None:
         """Drop an epoch's losses if an update was left out where counting could not show it."""
@@ -471,9 +507,9 @@ class Pruner:
         epoch, finished, scores = self._epoch, self._finished, self._scores.copy()
         history = list(self._history)
         losses = np.empty(0, np.float32)
-        ledger = self._ledger if self._ledger is not None and self._ledger.done() else None
-        if ledger is not None and gather and (self._walk is not None or ledger.started):
-            ledger.exchange()
+        if gather:
+            self._exchange()
+        ledger = self._ledger if self._ledger is not None and self._ledger.visited() else None
         if ledger is not None and self._is_over():
             history.append(self._passes(ledger, ledger.fold_into(scores)))
             epoch, finished, ledger = epoch + 1, epoch, None
@@ -524,7 +560,8 @@ class Pruner:
         self._finished = state["finished"]
         self._nothing_left = False
         self._resumed = True
-        self._counted_from = 0
+        self._counted_from = None
+        self._prepared = self._drops_rounds = False
         self._known_scores = scores
         self._ledger = ledger
         self._walk = self._left_behind = None

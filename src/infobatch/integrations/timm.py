@@ -1,0 +1,200 @@
+"""What timm's training script needs: its loader, its losses a sample, its MixUp, its schedules."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from infobatch.dataset import InfoBatch
+from infobatch.integrations.versions import require
+from infobatch.per_sample import PerSample
+
+require("timm", ">=1.0.30,<1.1", extra="timm")
+
+import timm.data  # noqa: E402 - after the check of its version
+import timm.loss  # noqa: E402
+from timm.data.loader import PrefetchLoader  # noqa: E402
+from timm.data.mixup import mixup_target  # noqa: E402
+
+Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+# What would break the match of losses to samples, or be lost with timm's own sampler.
+_REFUSED = {
+    "num_aug_repeats": "repeated samples have no weights of their own",
+    "num_aug_splits": "the copies of a sample have one score",
+    "input_size_choices": "its batch sampler draws batches of its own",
+    "use_multi_epochs_loader": "it never ends an epoch; persistent_workers does the same, better",
+}
+
+
+def create_loader(train_data: InfoBatch, *args: Any, **kwargs: Any) -> Any:
+    """timm's ``create_loader`` for a training set that prunes its own epochs: same arguments.
+
+    ``train_data`` wraps the data set that timm made; its transform is set as timm does it.
+    """
+    if not isinstance(train_data, InfoBatch):
+        raise TypeError(
+            f"create_loader() got {type(train_data).__name__}, expected an InfoBatch: "
+            "infobatch.InfoBatch(dataset_train, num_epochs). For evaluation use timm's own."
+        )
+    for name, reason in _REFUSED.items():
+        if kwargs.get(name):
+            raise ValueError(
+                f"create_loader({name}={kwargs[name]!r}) does not go with pruning: {reason}. Leave it out."
+            )
+    if isinstance(kwargs.get("collate_fn"), timm.data.FastCollateMixup):
+        raise ValueError(
+            "create_loader(collate_fn=FastCollateMixup) loses the labels of the mixed samples, which "
+            "their scores need. Leave it out, and mix in the loop: infobatch.integrations.timm.Mixup."
+        )
+    loader = timm.data.create_loader(train_data.dataset, *args, **kwargs)
+    inner = loader.loader if isinstance(loader, PrefetchLoader) else loader
+    pruned: DataLoader[Any] = DataLoader(
+        train_data,
+        batch_size=inner.batch_size,
+        sampler=train_data.sampler,
+        drop_last=inner.drop_last,
+        num_workers=inner.num_workers,
+        collate_fn=inner.collate_fn,
+        pin_memory=inner.pin_memory,
+        worker_init_fn=inner.worker_init_fn,
+        persistent_workers=inner.persistent_workers,
+    )
+    if not isinstance(loader, PrefetchLoader):
+        return pruned
+    loader.loader = pruned
+    return loader
+
+
+class Mixup(timm.data.Mixup):  # type: ignore[misc]
+    """timm's ``Mixup`` (MixUp, CutMix, all modes), which also remembers who was mixed with whom.
+
+    Give it to :func:`per_sample` beside the criterion.
+    """
+
+    num_classes: int
+    label_smoothing: float
+    labels: torch.Tensor | None = None
+    lam: torch.Tensor  # the share of each sample in its own place; the rest is its partner's
+
+    def __call__(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mix a batch in place; return it with its soft targets."""
+        classes, smoothing = self.num_classes, self.label_smoothing
+        # With the place in the batch for a label, the targets that come back are the shares.
+        self.num_classes, self.label_smoothing = len(x), 0.0
+        try:
+            x, shares = super().__call__(x, torch.arange(len(x), device=target.device))
+        finally:
+            self.num_classes, self.label_smoothing = classes, smoothing
+        self.labels, self.lam = target, shares.diagonal()
+        soft: torch.Tensor = mixup_target(target, classes, self.lam.unsqueeze(1), smoothing)
+        return x, soft
+
+
+def per_sample(
+    criterion: nn.Module, mixup: Mixup | None = None
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor | PerSample]:
+    """A criterion's losses, one a sample, whose plain mean is what the criterion returns.
+
+    For ``nn.CrossEntropyLoss`` and timm's ``LabelSmoothingCrossEntropy``, ``SoftTargetCrossEntropy``
+    and ``BinaryCrossEntropy``. With ``mixup`` the losses are shared out to the samples that were
+    mixed, and ranked by the score of the paper's appendix A.3: what the model's probabilities of a
+    sample's label miss of the mixed targets, in both places where the sample is.
+    """
+    losses_of = _unreduced(criterion)
+    if mixup is None:
+        return losses_of
+    if not isinstance(mixup, Mixup):
+        raise TypeError(
+            f"per_sample(mixup=…) got {type(mixup).__module__}.{type(mixup).__name__}, expected "
+            "infobatch.integrations.timm.Mixup: timm's own forgets which labels it has mixed."
+        )
+    if isinstance(criterion, timm.loss.LabelSmoothingCrossEntropy):
+        raise TypeError(
+            "per_sample(LabelSmoothingCrossEntropy(), mixup) would smooth twice: Mixup's targets are "
+            "smoothed already. Expected SoftTargetCrossEntropy() and Mixup(label_smoothing=…)."
+        )
+    return _Mixed(criterion, losses_of, mixup)
+
+
+def _unreduced(criterion: nn.Module) -> Losses:
+    if isinstance(criterion, timm.loss.LabelSmoothingCrossEntropy):
+        return nn.CrossEntropyLoss(reduction="none", label_smoothing=criterion.smoothing)
+    if isinstance(criterion, timm.loss.SoftTargetCrossEntropy):
+        return _soft_target_cross_entropy
+    if isinstance(criterion, nn.CrossEntropyLoss) and criterion.weight is None:
+        return nn.CrossEntropyLoss(reduction="none", label_smoothing=criterion.label_smoothing)
+    if isinstance(criterion, timm.loss.BinaryCrossEntropy) and (
+        criterion.sum_classes or criterion.reduction == "mean"
+    ):
+        each_class = copy.copy(criterion)
+        each_class.reduction, each_class.sum_classes = "none", False
+        if criterion.sum_classes:
+            return lambda output, target: each_class(output, target).sum(1)
+        return lambda output, target: each_class(output, target).mean(1)
+    raise TypeError(
+        f"per_sample() got {type(criterion).__name__}, expected nn.CrossEntropyLoss without class weights, or timm's "
+        "LabelSmoothingCrossEntropy, SoftTargetCrossEntropy or BinaryCrossEntropy with the mean over "
+        "the batch. For another loss pass update() a 1-D tensor of your own, one loss a sample."
+    )
+
+
+def _soft_target_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    dtype = torch.promote_types(output.dtype, target.dtype)  # as timm's product has it
+    return functional.cross_entropy(output.to(dtype), target.to(dtype), reduction="none")
+
+
+class _Mixed:
+    """The losses of a mixed batch, shared out to the samples in it."""
+
+    def __init__(self, criterion: nn.Module, losses_of: Losses, mixup: Mixup) -> None:
+        self._losses_of = losses_of
+        self._mixup = mixup
+        self._binary = isinstance(criterion, timm.loss.BinaryCrossEntropy)
+        # Thresholded targets are no longer mixtures: then an output's loss goes by the shares.
+        self._divisible = getattr(criterion, "target_threshold", None) is None
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> PerSample:
+        labels = self._mixup.labels
+        if labels is None or labels.shape[0] != output.shape[0]:
+            mixed = None if labels is None else labels.shape[0]
+            raise RuntimeError(
+                f"per_sample(…, mixup) got outputs for {output.shape[0]} samples where the last batch "
+                f"that went through mixup has {mixed}. Expected input, target = mixup(input, target) "
+                "before each forward; use timm's own criterion for evaluation."
+            )
+        lam = self._mixup.lam
+        own = others = self._losses_of(output, target)
+        if self._divisible:
+            smoothing, classes = self._mixup.label_smoothing, output.shape[1]
+            pure = mixup_target(labels, classes, 1.0, smoothing)
+            own, others = self._losses_of(output, pure), self._losses_of(output, pure.flip(0))
+        # A sample is in its own place with lam and in its partner's with what lam leaves there.
+        losses = lam * own + ((1 - lam) * others).flip(0)
+        return PerSample(losses, self._scores(output.detach(), target, labels, lam))
+
+    def _scores(
+        self, output: torch.Tensor, target: torch.Tensor, labels: torch.Tensor, lam: torch.Tensor
+    ) -> torch.Tensor:
+        output = output.float()
+        probabilities = output.sigmoid() if self._binary else functional.softmax(output, dim=1)
+        missing = target.float() - probabilities
+        own = missing.gather(1, labels.unsqueeze(1)).squeeze(1)
+        in_partner = missing.flip(0).gather(1, labels.unsqueeze(1)).squeeze(1)
+        return own + torch.where(lam.flip(0) < 1, in_partner, 0.0)
+
+
+def virtual_updates(train_data: InfoBatch, updates_per_epoch: int) -> int:
+    """How many updates of full-data training the samples so far stand for, for ``step_update``.
+
+    ``updates_per_epoch`` is that of the whole data, with which the scheduler was made. An epoch,
+    pruned or not, advances by as many, and the schedule ends at its end.
+    """
+    epoch, done, total = train_data.progress
+    return epoch * updates_per_epoch + min(done, total) * updates_per_epoch // total
