@@ -293,7 +293,11 @@ class Ledger:
 
     def done(self) -> int:
         """Sample passes made of the plan, over all ranks, repeats not counted."""
-        return int(self._shares.clip(max=self.taken).sum()) + self._before
+        return self.reached(self.taken)
+
+    def reached(self, positions: int) -> int:
+        """Samples of the plan that so many positions on every rank come to."""
+        return int(self._shares.clip(max=positions).sum()) + self._before
 
     def recorded(self) -> int:
         """How many of this plan's first positions have been done."""

@@ -52,6 +52,8 @@ class InfoBatchCallback(Callback):
         self._interrupted = False
         self._saved: dict[str, Any] | None = None  # a checkpoint's state that was not yet loaded
         self._next_length: int | None = None  # of the epoch whose first batch comes next
+        self._left = 0  # batches that the loader had at the epoch's start, or when it was resumed
+        self._made = 0  # batches of the epoch made before it was resumed
         self._validate_after: list[int] = []  # batches of this epoch
         self._filter: Any = None
 
@@ -119,7 +121,8 @@ class InfoBatchCallback(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say how many batches this epoch has."""
         self._find_pruner(trainer)  # the loader may have been reloaded
-        self._set_length(trainer, _limited(len(_train_loader(trainer)), trainer))
+        self._left, self._made = len(_train_loader(trainer)), 0
+        self._set_length(trainer, _limited(self._left, trainer))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -133,7 +136,12 @@ class InfoBatchCallback(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log what this epoch saved."""
-        numbers = self._find_pruner(trainer).savings.as_dict()
+        pruner = self._find_pruner(trainer)
+        batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready - self._made
+        if batches < self._left:  # limit_train_batches
+            size = getattr(_train_loader(trainer).batch_sampler, "batch_size", 1)
+            pruner.break_off(batches * size)
+        numbers = pruner.savings.as_dict()
         # Lightning logs an epoch's metrics at the step of its last batch.
         step = trainer.fit_loop.epoch_loop._batches_that_stepped - 1
         trainer._logger_connector.log_metrics(
@@ -146,7 +154,12 @@ class InfoBatchCallback(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what was saved, below the progress bar."""
-        if trainer.is_global_zero and self._pruner is not None:
+        if self._pruner is None:
+            return
+        if self._saved is not None:  # a run that was over when it was saved
+            self._pruner.load_state_dict(self._saved)
+            self._saved = None
+        if trainer.is_global_zero:
             print(self._pruner.savings)
 
     def on_exception(
@@ -197,7 +210,8 @@ class InfoBatchCallback(Callback):
         pruner.load_state_dict(state)
         pruner.set_epoch(epochs.current.processed)
         loader = _train_loader(trainer)
-        left = len(loader)  # 0 if the epoch had come to its end
+        self._left = left = len(loader)  # 0 if the epoch had come to its end
+        self._made = 0
         # The iterator that is there was made before the state was loaded.
         fetcher = loop._data_fetcher
         iter(fetcher)
@@ -211,6 +225,7 @@ class InfoBatchCallback(Callback):
             self._set_length(trainer, made)
             self._next_length = fetcher.length = _limited(left, trainer)
         else:
+            self._made = made
             self._set_length(trainer, _limited(made + left, trainer))
             fetcher.length = int(loop.max_batches)
         fetcher.done = False
