@@ -65,6 +65,7 @@ class Pruner:
         self._epoch = 0
         self._finished = -1  # the last epoch that came to its end
         self._resumed = False  # a state was loaded, and nothing walked since
+        self._counted_from = 0  # what set_epoch(0) means
         self._nothing_left = False  # the next walk is over an epoch that has finished
         self._peeked = False  # another walk was begun beside this one
         self._left_behind: Walk | None = None  # one that was under way when this one was begun
@@ -89,9 +90,17 @@ class Pruner:
         return PlanBatchSampler(self._sampler, batch_size, drop_last)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next; needed only where epochs are not simply iterated in turn."""
+        """Say which epoch comes next; needed only where epochs are not simply iterated in turn.
+
+        After ``load_state_dict`` a first 0 is that of a loop that counts from where it was resumed, as
+        Lightning's Fabric does; so are the numbers after it. (But for one: in a state from exactly the
+        end of epoch 0, a 0 is that epoch, of which nothing is left.)
+        """
         epoch = check_count("set_epoch(): epoch", epoch, "epochs are counted from 0", least=0)
         self._nothing_left = False
+        if self._resumed and epoch == 0 and (self._finished != 0 or self._in_mid_epoch()):
+            self._counted_from = self._epoch
+        epoch += self._counted_from
         if epoch == self._epoch:
             if self._moves_on():  # this epoch has been: once more
                 self._move_to(epoch)
@@ -100,6 +109,9 @@ class Pruner:
             self._nothing_left = True
         else:
             self._move_to(epoch)
+
+    def _in_mid_epoch(self) -> bool:
+        return self._ledger is not None and self._ledger.done() > 0
 
     def _begin(self, walk: Walk) -> Route | None:
         """Begin a pass over the epoch: this one if nothing of it was trained on, else the next."""
@@ -522,6 +534,7 @@ class Pruner:
         self._finished = state["finished"]
         self._nothing_left = False
         self._resumed = True
+        self._counted_from = 0
         self._known_scores = scores
         self._ledger = ledger
         self._walk = self._left_behind = None
