@@ -26,3 +26,17 @@ def test_cifar10(tmp_path):
     assert full == 600
     assert 300 < pruned < 600
     assert results["share_of_passes_saved"] == 1 - pruned / full
+
+
+def test_lightning_fashion(tmp_path):
+    command = [sys.executable, EXAMPLES / "lightning_fashion.py", "--epochs", "3"]
+    run = subprocess.run(
+        [*command, "--samples", "1000"],
+        check=True,
+        timeout=240,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "of 3,000 sample passes" in run.stdout
+    assert "test accuracy" in run.stdout
