@@ -59,3 +59,17 @@ def test_accelerate(processes, tmp_path):
     assert saved.startswith("Saved")
     assert saved.endswith(f"on {processes} processes")
     assert resumed == saved + "\n"  # nothing was left to train
+
+
+def test_lightning_fashion(tmp_path):
+    command = [sys.executable, EXAMPLES / "lightning_fashion.py", "--epochs", "3"]
+    run = subprocess.run(
+        [*command, "--samples", "1000"],
+        check=True,
+        timeout=240,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "of 3,000 sample passes" in run.stdout
+    assert "test accuracy" in run.stdout

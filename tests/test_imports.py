@@ -18,8 +18,8 @@ LAYERS = [
     {"dataset"},
     {"schedule"},
     {"scoring"},
-    {"integrations"},
     {"__init__"},
+    {"integrations"},
     {"lab"},
 ]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from infobatch.batch import fetch
 from infobatch.ledger import Progress
@@ -179,8 +179,13 @@ class InfoBatch(Dataset[Any]):
 
     def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
         """See :meth:`Pruner.state_dict`."""
+        if (
+            get_worker_info() is not None
+        ):  # a stateful loader asks its workers' copies at each batch
+            return {}
         return self.pruner.state_dict(gather=gather)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :meth:`Pruner.load_state_dict`."""
-        self.pruner.load_state_dict(state)
+        if get_worker_info() is None:
+            self.pruner.load_state_dict(state)

@@ -304,7 +304,11 @@ class Ledger:
         if self.ranks.global_order and taken:
             # All ranks take part in the one walk, some of them perhaps with a smaller last batch.
             taken = -(-taken // self.largest_batch) * self.largest_batch * self.ranks.world_size
-        return int(self._shares.clip(max=taken).sum()) + self._before
+        return self.reached(taken)
+
+    def reached(self, positions: int) -> int:
+        """Samples of the plan that so many positions on every walk come to."""
+        return int(self._shares.clip(max=positions).sum()) + self._before
 
     def recorded(self) -> int:
         """How many of this plan's first positions have been done."""

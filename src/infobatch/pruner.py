@@ -18,7 +18,7 @@ from infobatch.ledger import Ledger, Progress
 from infobatch.per_sample import PerSample
 from infobatch.plan import FloatArray, Plan, draw_plan, fingerprint, whole_plan
 from infobatch.policies import Policy, check_shardable, resolve_policy
-from infobatch.sampler import PlanBatchSampler, PlanSampler, Route, Walk
+from infobatch.sampler import Place, PlanBatchSampler, PlanSampler, Route, Walk
 from infobatch.savings import EpochPasses, Savings
 from infobatch.state import STATE_VERSION, check_state
 from infobatch.weighting import weighted_mean, weighted_mean_at
@@ -83,7 +83,10 @@ class Pruner:
         self._ledger: Ledger | None = None
         self._walk: Walk | None = None
         self._history: list[EpochPasses] = []
-        self._sampler = PlanSampler(self._begin, self._remaining, self.set_epoch)
+        self._loaders_place: Place | None = None  # what a loader's own checkpoint says
+        self._sampler = PlanSampler(
+            self._begin, self._remaining, self.set_epoch, self._place_read, self._expect
+        )
 
     # What a loader uses.
 
@@ -101,14 +104,16 @@ class Pruner:
         """Say which epoch comes next; needed only where epochs are not simply iterated in turn.
 
         Loaders that call it with a counter of their own (Accelerate's, Fabric's) begin at 0 again
-        after a resume: an epoch before the loaded one is taken for the start of such a count.
+        after a resume: an epoch before the loaded one is taken for the start of such a count. (But for
+        one: in a state from exactly the end of an epoch, that epoch's number means it, and nothing of
+        it is left.)
         """
         epoch = check_count("set_epoch(): epoch", epoch, "epochs are counted from 0", least=0)
         loader = loader_at_work(self._sampler)
         counted = loader is not None and loader.iteration == epoch  # it begins, and says its count
         if self._counted_from is None:
-            begins_anew = counted or (epoch < self._epoch and epoch != self._finished)
-            self._counted_from = self._epoch - epoch if begins_anew else 0
+            is_earlier = epoch < self._epoch and (epoch != self._finished or self._in_mid_epoch())
+            self._counted_from = self._epoch - epoch if counted or is_earlier else 0
         epoch += self._counted_from
         self._nothing_left = False
         if epoch == self._epoch:
@@ -131,8 +136,12 @@ class Pruner:
         ledger, walk = self._ledger, self._walk
         return ledger is not None and ledger.started and not (walk is not None and walk.alive)
 
+    def _in_mid_epoch(self) -> bool:
+        return self._ledger is not None and self._ledger.done() > 0
+
     def _begin(self, walk: Walk) -> Route | None:
         """Begin a pass over the epoch: this one if nothing of it was trained on, else the next."""
+        self._check_loaders_place()
         if self._nothing_left:
             self._nothing_left = False
             return None
@@ -143,7 +152,7 @@ class Pruner:
                 self._peeked = True  # a look at the running epoch from beside its loop
                 return self._ledger
             self._left_behind = self._walk  # a loader that fetches ahead is begun anew, it seems
-        if started or self._moves_on():
+        if started or self._moves_on() or self._dropped_the_rest():
             self._move_on()
         self._resumed = self._peeked = False
         if self._counted_from is None:
@@ -159,6 +168,30 @@ class Pruner:
         if self._moves_on():
             self._move_on()
         return len(self._current_ledger())
+
+    def _place_read(self) -> Place:
+        if self._ledger is None or self._walk is None:
+            return Place(self._epoch, 0 if self._ledger is None else self._ledger.done())
+        return Place(self._epoch, self._ledger.reached(self._walk.handed_out))
+
+    def _expect(self, place: Place) -> None:
+        self._loaders_place = place
+
+    def _check_loaders_place(self) -> None:
+        """A loader's checkpoint has no scores: it is of use only beside the pruner's own, as old."""
+        place, self._loaders_place = self._loaders_place, None
+        if place is None or place == Place(0, 0):
+            return
+        done = 0 if self._ledger is None else self._ledger.done()
+        between = done == 0 and place.epoch == self._finished and self._epoch == place.epoch + 1
+        if self._resumed and (between or place == Place(self._epoch, done)):
+            return
+        own = f"after {done} samples of epoch {self._epoch}" if self._resumed else "not loaded"
+        raise RuntimeError(
+            f"The loader's state was loaded, of after {place.read} samples of epoch {place.epoch}, but "
+            f"train_data's is {own}. Save train_data.state_dict() beside it, after the same update (and "
+            "with snapshot_every_n_steps=1), and load both; train_data's alone will do."
+        )
 
     # What a training loop uses.
 
@@ -229,6 +262,16 @@ class Pruner:
         count = check_count("skip(): count", count, "it is a number of samples")
         start = ledger.claim("skip()", count, handed_out)
         ledger.record_nothing(start, count)
+
+    def break_off(self, samples: int) -> None:
+        """Say that the loop left this epoch after ``samples`` samples of this rank, and meant to.
+
+        Near an epoch's end a loader with workers has read ahead to its end; the batches that the loop
+        did not take would look like updates that were left out. They still do if another number of
+        samples was updated than is said here.
+        """
+        if self._walk is not None and self._ledger is not None and self._ledger.taken == samples:
+            self._walk.broken_off = True
 
     def _walked(self, call: str) -> tuple[Ledger, int]:
         ledger, walk = self._current_ledger(), self._walk
@@ -398,6 +441,16 @@ class Pruner:
             return False
         return self._is_over() if walk.exhausted else ledger.started
 
+    def _dropped_the_rest(self) -> bool:
+        """Whether an epoch was resumed with less than a batch left, and the loader dropped that.
+
+        torch's loader tells that it will; this is for another kind, torchdata's for one.
+        """
+        ledger, walk = self._ledger, self._walk
+        if ledger is None or walk is None or walk.asked_by_batch or not walk.exhausted:
+            return False
+        return not ledger.started and len(ledger) < ledger.largest_batch
+
     def _move_on(self) -> None:
         if self._is_over():
             self._finished = self._epoch
@@ -431,6 +484,8 @@ class Pruner:
     def _check_remainder(self, ledger: Ledger, walk: Walk) -> None:
         """Drop an epoch's losses if an update was left out where counting could not show it."""
         waiting = walk.deliverable - ledger.taken
+        if walk.broken_off:
+            return
         if not walk.asked_by_batch and waiting < ledger.largest_batch:
             return  # a loader of another kind that may well have dropped an incomplete last batch
         if ledger.started and walk.exhausted and waiting > 0:
@@ -528,6 +583,7 @@ class Pruner:
             "losses": torch.from_numpy(losses),
             "losses_by": "index" if ledger is not None and ledger.by_index else "position",
             "plan_check": 0 if ledger is None else fingerprint(ledger.plan),
+            "batch": 0 if ledger is None else ledger.largest_batch,
             "history": [
                 [e.epoch, e.full, e.planned, e.made, e.unscored, *e.thresholds] for e in history
             ],
@@ -555,6 +611,7 @@ class Pruner:
                 ledger = Ledger(plan, self._ranks(), by_index=torch.from_numpy(losses))
             else:
                 ledger = Ledger(plan, self._ranks(), earlier=losses)
+            ledger.largest_batch = state.get("batch", 0)
         self.seed = state["seed"]
         self._epoch = state["epoch"]
         self._finished = state["finished"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 from torch.utils.data import Sampler
@@ -22,6 +22,13 @@ class Route(Protocol):
     def indices(self, start: int, stop: int) -> npt.NDArray[Any]:
         """The sample indices at the positions from ``start`` up to ``stop``."""
         ...
+
+
+class Place(NamedTuple):
+    """How far a loader has read: ``read`` samples of ``epoch``, over all ranks."""
+
+    epoch: int
+    read: int
 
 
 class Walk:
@@ -41,6 +48,7 @@ class Walk:
         self.length: int | None = None  # known once the first index was asked for
         self.batch_size: int | None = None
         self.drop_last = False
+        self.broken_off = False  # the loop is known to have left it before its end
         self._iterator: weakref.ref[Any] | None = None
 
     def held_by(self, iterator: object) -> None:
@@ -151,10 +159,14 @@ class PlanSampler(Sampler[int]):
         begin: Callable[[Walk], Route | None],
         remaining: Callable[[], int],
         set_epoch: Callable[[int], None],
+        place: Callable[[], Place],
+        expect: Callable[[Place], None],
     ) -> None:
         self.begin = begin
         self._remaining = remaining
         self._set_epoch = set_epoch
+        self._place = place
+        self._expect = expect
 
     def __iter__(self) -> Iterator[int]:
         return WalkIterator(self.begin)
@@ -165,6 +177,18 @@ class PlanSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next; saying it twice changes nothing."""
         self._set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """How far the loader has read, for a loader that keeps a state (torchdata's).
+
+        Such a loader asks at each batch, so the scores are not in here: the state to go on from is
+        that of the data set. Having this tells the loader not to skip what that one skips already.
+        """
+        return self._place()._asdict()
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Note what the loader's checkpoint says; the data set's own must agree when it is iterated."""
+        self._expect(Place(**state))
 
 
 class PlanBatchSampler(Sampler[list[int]]):
@@ -188,3 +212,11 @@ class PlanBatchSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next; saying it twice changes nothing."""
         self.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """See :meth:`PlanSampler.state_dict`."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """See :meth:`PlanSampler.load_state_dict`."""
+        self.sampler.load_state_dict(state)
