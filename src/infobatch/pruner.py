@@ -110,7 +110,7 @@ class Pruner:
         """
         epoch = check_count("set_epoch(): epoch", epoch, "epochs are counted from 0", least=0)
         loader = loader_at_work(self._sampler)
-        counted = loader is not None and loader.iteration == epoch  # it begins, and says its count
+        counted = getattr(loader, "iteration", None) == epoch  # it begins, and says its own count
         if self._counted_from is None:
             is_earlier = epoch < self._epoch and (epoch != self._finished or self._in_mid_epoch())
             self._counted_from = self._epoch - epoch if counted or is_earlier else 0
@@ -129,7 +129,9 @@ class Pruner:
         else:
             self._move_to(epoch)
         self._prepared = loader is not None
-        self._drops_rounds = loader is not None and bool(loader.batch_sampler.drop_last)
+        self._drops_rounds = loader is not None and bool(
+            getattr(loader.batch_sampler, "drop_last", False)
+        )
 
     def _was_broken_off(self) -> bool:
         """Whether this epoch was trained on, and no loop is known to be still at it."""
@@ -413,8 +415,13 @@ class Pruner:
         ledger, walk = self._ledger, self._walk
         if ledger is None:
             return False
-        if self._prepared and ledger.started and loader_at_work(self._sampler) is None:
-            return True
+        if (
+            self._prepared
+            and ledger.by_index
+            and ledger.started
+            and loader_at_work(self._sampler) is None
+        ):
+            return True  # the loop has come to its end, whatever was delivered
         if walk is None or not walk.exhausted:
             return False
         if not ledger.by_index:

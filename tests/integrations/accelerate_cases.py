@@ -220,8 +220,8 @@ DEALT = [
 
 TRAINED = [
     {"dispatch": dispatch, "split": split, "drop_last": drop_last, "accumulate": accumulate}
-    for dispatch, split, drop_last in product([False, True], repeat=3)
-    for accumulate in (1, 3)
+    for dispatch, split in product([False, True], repeat=2)
+    for drop_last, accumulate in [(True, 1), (False, 3), *([] if split else [(True, 3)])]
 ]
 
 
@@ -292,6 +292,11 @@ def broken_off(out):
         pruner.set_epoch(EPOCHS)
         results.append({"epochs": epochs, "made": [e.made for e in pruner.savings.epochs]})
     return results
+
+
+def habits(out):
+    """Both, for one start of the processes."""
+    return {"misuse": misuse(out), "broken_off": broken_off(out)}
 
 
 if __name__ == "__main__":

@@ -153,21 +153,18 @@ def test_loading_an_earlier_state_in_the_same_process(tmp_path):
     assert [e.epoch for e in training.pruner.savings.epochs] == [0, 1, 2, 3]
 
 
-def test_misuse_is_told(tmp_path):
-    for result in torchrun("misuse", tmp_path):
-        assert len(result["errors"]) == 2
-        assert all("update() got no index=, but with 2 ranks" in e for e in result["errors"])
-        (warning,) = result["warnings"]
-        assert "nothing divided them" in warning
-        assert "accelerator.prepare(loader)" in warning
-
-
-def test_epochs_that_break_off(tmp_path):
+def test_misuse_is_told_and_epochs_may_break_off(tmp_path):
     expected = cases.broken_off(None)
     assert sorted(set(expected[0]["epochs"])) == [0, 1, 2, 3]
     assert expected[0]["made"][0] == expected[0]["made"][2] == 4 * cases.GLOBAL_BATCH
-    for result in torchrun("broken_off", tmp_path):
-        assert result == expected
+    for result in torchrun("habits", tmp_path):
+        assert result["broken_off"] == expected
+        assert len(result["misuse"]["errors"]) == 2
+        for error in result["misuse"]["errors"]:
+            assert "update() got no index=, but with 2 ranks" in error
+        (warning,) = result["misuse"]["warnings"]
+        assert "nothing divided them" in warning
+        assert "accelerator.prepare(loader)" in warning
 
 
 @pytest.mark.parametrize("workers", [0, 2])
