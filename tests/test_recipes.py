@@ -13,10 +13,10 @@ import torch
 from torch.utils.data import Subset
 
 from infobatch.lab import training
-from infobatch.lab.recipes import DATA_VARIABLE, RECIPES, load_recipe
+from infobatch.lab.recipes import DATA_VARIABLE, load_recipe
 from infobatch.lab.task import TaskError, load_task
 from infobatch.lab.training import Run, settings_of
-from recipe_data import DATA, EVERY_RECIPE, needs_data
+from recipe_data import DATA, EVERY_RECIPE, ROOT, needs_data
 
 
 def begin(name, folder, *, arm="infobatch", seed=0, **options):
@@ -209,4 +209,6 @@ def test_settings_are_stated(name):
     assert task.epochs > 1
     lower = {"diffusion", "alpaca"}
     assert task.higher_is_better is (name not in lower)
-    assert name in RECIPES
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` | "))
+    assert float(line.split("|")[-2]) == task.margin
