@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import LlamaForCausalLM
 
 from infobatch import PerSample, scoring
 from infobatch.lab.recipes import one_of
-from infobatch.lab.recipes.evaluation import only_looking
+from infobatch.lab.recipes.evaluation import batches, only_looking
 from infobatch.lab.recipes.readers import Alpaca
 from infobatch.lab.recipes.stories260k import BOS, EOS, Stories260K
 
 EPOCHS = {"random_9k": 4, "dq_k5_1k": 12}
 HELD_OUT_FROM, NUM_HELD_OUT = ("random_5k", "random_1k"), 1000
 MAX_LENGTH, MAX_PROMPT = 192, 96
-NUM_SMOKE = 96
+NUM_SMOKE = 64
 IGNORED = -100
 
 Sample = tuple[torch.Tensor, torch.Tensor]
@@ -111,7 +111,7 @@ class Recipe:
         """The mean loss of the answers' tokens, in nats."""
         total, count = 0.0, 0
         with only_looking(model) as device:
-            for tokens, labels in DataLoader(data, 50, collate_fn=self.collate):
+            for tokens, labels in batches(data, 50, collate_fn=self.collate):
                 logits = model(input_ids=tokens.to(device), use_cache=False).logits
                 total += float(scoring.token_losses(logits, labels.to(device)).sum())
                 count += int((labels != IGNORED).sum())

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from infobatch import PerSample, scoring
-from infobatch.lab.recipes.evaluation import only_looking
+from infobatch.lab.recipes.evaluation import batches, only_looking
 from infobatch.lab.recipes.readers import CamVid
 from infobatch.lab.recipes.tensors import Tensors
 
@@ -67,7 +67,7 @@ class Recipe:
         """The mean over the classes of intersection over union, in percent, without void."""
         confusion = torch.zeros(NUM_CLASSES, NUM_CLASSES, dtype=torch.int64)
         with only_looking(model) as device:
-            for images, masks in DataLoader(data, 16):
+            for images, masks in batches(data, 16):
                 found = model(prepared(images.to(device)))[0].argmax(1).cpu()
                 counted = masks != VOID
                 pairs = masks[counted].long() * NUM_CLASSES + found[counted]
@@ -78,7 +78,7 @@ class Recipe:
         """The most frequent class of each scene."""
         return [
             int(torch.bincount(mask.flatten(), minlength=NUM_CLASSES + 1)[:NUM_CLASSES].argmax())
-            for _, masks in DataLoader(data, 32)
+            for _, masks in batches(data, 32)
             for mask in masks
         ]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from infobatch import PerSample, scoring
-from infobatch.lab.recipes.evaluation import accuracy
+from infobatch.lab.recipes.evaluation import accuracy, batches
 from infobatch.lab.recipes.readers import Covertype
 
 TRAIN_SHARE = 0.8
@@ -70,12 +70,12 @@ class Recipe:
 
     def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
         """Accuracy in percent."""
-        return accuracy(model, data, batch_size=8192, collate_fn=self.collate)
+        return accuracy(model, data, 8192, collate_fn=self.collate)
 
     def labels(self, data: Dataset[Any]) -> list[int]:
         """The class of each row."""
-        batches = DataLoader(data, 8192, collate_fn=self.collate)
-        return [int(label) for _, classes in batches for label in classes]
+        parts = batches(data, 8192, collate_fn=self.collate)
+        return [int(label) for _, classes in parts for label in classes]
 
     def show(self, data: Dataset[Any], index: int) -> str:
         """The row's class and what of its ten measurements is unlike the average."""

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from infobatch import PerSample, scoring
 from infobatch.lab import fashion
 from infobatch.lab.recipes import one_of
 from infobatch.lab.recipes.denoising import NUM_TIMESTEPS, SIDE, Denoiser, denoiser_of, draw_images
-from infobatch.lab.recipes.evaluation import only_looking
+from infobatch.lab.recipes.evaluation import batches, only_looking
 from infobatch.lab.recipes.frechet import features_of, frechet_distance, train_classifier
 from infobatch.lab.recipes.tensors import Tensors, column
 
@@ -94,7 +94,7 @@ class Recipe:
         total, count = 0.0, 0
         generator = torch.Generator().manual_seed(_SEED)
         with only_looking(model) as device:
-            for images, _ in DataLoader(data, 250):
+            for images, _ in batches(data, 250):
                 noise = torch.randn(images.shape, generator=generator).to(device)
                 timesteps = torch.randint(NUM_TIMESTEPS, (len(images),), generator=generator)
                 predicted, target = self._predict(

@@ -23,9 +23,15 @@ def only_looking(model: nn.Module) -> Iterator[torch.device]:
         model.train(was_training)
 
 
+def batches(data: Dataset[Any], size: int, **loader: Any) -> DataLoader[Any]:
+    """The samples in order. A loader draws a seed, which shall not come from the training's stream."""
+    return DataLoader(data, size, generator=torch.Generator(), **loader)
+
+
 def accuracy(
     model: nn.Module,
     data: Dataset[Any],
+    batch_size: int,
     *,
     prepare: Callable[[torch.Tensor], torch.Tensor] = lambda inputs: inputs,
     **loader: Any,
@@ -33,7 +39,7 @@ def accuracy(
     """The percentage of samples ``(input, label)`` whose label the model gives the highest logit."""
     right = total = 0
     with only_looking(model) as device:
-        for inputs, labels in DataLoader(data, **loader):
+        for inputs, labels in batches(data, batch_size, **loader):
             right += int((model(prepare(inputs.to(device))).argmax(1) == labels.to(device)).sum())
             total += len(labels)
     return 100 * right / total

@@ -66,7 +66,7 @@ class ImageClassification:
 
     def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
         """Accuracy in percent."""
-        return accuracy(model, data, prepare=self.prepare, batch_size=500)
+        return accuracy(model, data, 500, prepare=self.prepare)
 
     def labels(self, data: Dataset[Any]) -> list[int]:
         """The class of each sample."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from infobatch import PerSample, scoring
 from infobatch.lab.recipes.cifar10 import standardised
-from infobatch.lab.recipes.evaluation import only_looking
+from infobatch.lab.recipes.evaluation import batches, only_looking
 from infobatch.lab.recipes.readers import Cifar10
 from infobatch.lab.recipes.tensors import Tensors, column
 from infobatch.lab.training import SMOKE_TRAIN
@@ -121,7 +121,7 @@ def frozen_features(model: nn.Module, data: Dataset[Any]) -> tuple[torch.Tensor,
     """The mean over the patches of the encoder's output for whole images, and the labels."""
     features, classes = [], []
     with only_looking(model) as device:
-        for images, labels in DataLoader(data, 500):
+        for images, labels in batches(data, 500):
             tokens = encode_whole(model, standardised(images.to(device)))
             features.append(tokens[:, 1:].mean(1).double())
             classes.append(labels.to(device))

@@ -77,7 +77,7 @@ class Cifar10:
 
     def _batch(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         with (self.path / name).open("rb") as file:
-            batch = pickle.load(file, encoding="bytes")
+            batch = pickle.load(file, encoding="bytes")  # the form that the authors publish
         return batch[b"data"].reshape(-1, 3, 32, 32), np.asarray(batch[b"labels"], np.int64)
 
     def _mosaic(self, name: str) -> np.ndarray:
