@@ -538,7 +538,6 @@ def test_evaluation_with_a_checkpoint_leaves_the_data_alone(tmp_path):
     before = module.train_data.savings
     module.run.validate(module, validation(), ckpt_path=path, verbose=False)
     assert module.train_data.savings == before
-    assert module.run.predict is not None
     fresh = pruned()
     trainer(InfoBatchCallback(fresh)).validate(Module(fresh), validation(), verbose=False)
     assert fresh.pruner.is_fresh
