@@ -19,6 +19,7 @@ LAYERS = [
     {"schedule"},
     {"scoring"},
     {"__init__"},
+    {"integrations"},
     {"lab"},
 ]
 

@@ -1,0 +1,24 @@
+"""Whether the framework that an integration is for is there, in a version that it was tested with."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+
+def require(package: str, versions: str, *, extra: str) -> None:
+    """Raise an ImportError that says what to install, unless ``package`` is there in ``versions``."""
+    advice = f"Install it with: pip install 'infobatch[{extra}]'"
+    try:
+        installed = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        raise ImportError(
+            f"infobatch.integrations.{extra} found no {package}, expected {package}{versions}. {advice}"
+        ) from None
+    # Every framework here depends on packaging; infobatch itself does not.
+    from packaging.specifiers import SpecifierSet  # noqa: PLC0415
+
+    if not SpecifierSet(versions).contains(installed, prereleases=True):
+        raise ImportError(
+            f"infobatch.integrations.{extra} found {package} {installed}, expected {package}{versions}, "
+            f"the versions that it was tested with. {advice}"
+        )
