@@ -74,8 +74,8 @@ class InfoBatchMixin(WeightedSteps):
         batches = rounded(
             rounded(len(self.train_dataset) / self._train_batch_size) / args.world_size
         )
-        steps_per_epoch = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
-        return math.ceil(int(args.max_steps) / steps_per_epoch)
+        steps_per_epoch: int = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
+        return -(-int(args.max_steps) // steps_per_epoch)
 
     # The loader: the pruner's order, and the index in each batch.
 
@@ -237,6 +237,8 @@ class InfoBatchMixin(WeightedSteps):
             return begin
         saved = checkpoint.read(resume_from_checkpoint)
         self.pruner.load_state_dict(saved["pruner"])
+        if saved["epoch"] >= num_train_epochs:  # nothing is left to do
+            self.state.max_steps = self.state.global_step
         return saved["epoch"], saved["batches"]
 
 
