@@ -179,6 +179,7 @@ def test_same_plans_scores_and_savings_as_the_plain_pytorch_loop(policy, tmp_pat
     loader = DataLoader(Indexed(data), 8, sampler=pruner.sampler, collate_fn=with_index(collate))
     schedule = transformers.get_cosine_schedule_with_warmup(optimizer, 0, epochs * len(loader))
     schedule = infobatch.paced(schedule, pruner)
+    rates = []
     for epoch in range(epochs):
         pruner.set_epoch(epoch)
         assert torch.equal(pruner.plan.order, ours.plans[epoch])
@@ -186,9 +187,11 @@ def test_same_plans_scores_and_savings_as_the_plain_pytorch_loop(policy, tmp_pat
             labels = batch.pop("labels")
             losses = functional.cross_entropy(model(**batch).logits, labels, reduction="none")
             pruner.update(losses, index=index).backward()
+            rates.append(schedule.get_last_lr()[0])
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
+    assert [rate for _, rate in ours.rates] == pytest.approx(rates, abs=1e-12)
     assert torch.allclose(ours.pruner.scores, pruner.scores, atol=1e-5)
     assert str(ours.pruner.savings) == str(pruner.savings)
     assert pruner.savings.saved > 10

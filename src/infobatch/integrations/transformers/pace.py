@@ -13,6 +13,27 @@ from typing import Any
 from infobatch.pruner import Pruner
 
 
+@dataclass
+class EpochUnderWay:
+    """Where the Trainer stands in an epoch."""
+
+    epoch: int
+    samples: int  # of the whole epoch, over all ranks, without those that the loader drops
+    batches: int  # of the whole epoch, on this rank
+    batches_done: int
+    samples_at_once: int  # in a batch, over all ranks
+
+    @property
+    def samples_done(self) -> int:
+        """How many of the samples have been trained on, over all ranks."""
+        return min(self.batches_done * self.samples_at_once, self.samples)
+
+    @property
+    def over(self) -> bool:
+        """Whether every batch has been trained on."""
+        return self.batches_done >= self.batches
+
+
 @dataclass(frozen=True)
 class Course:
     """A training run in full-data steps: so many an epoch, so many in all."""
@@ -20,9 +41,10 @@ class Course:
     steps_per_epoch: int
     steps: int
 
-    def due(self, epoch: int, made: int, of: int) -> int:
-        """Full-data steps after ``made`` of an epoch's ``of`` steps."""
-        return min(epoch * self.steps_per_epoch + made * self.steps_per_epoch // of, self.steps)
+    def due(self, now: EpochUnderWay) -> int:
+        """Full-data steps by now, in proportion to the epoch's samples, as ``paced`` has it."""
+        in_epoch = now.samples_done * self.steps_per_epoch // now.samples
+        return min(now.epoch * self.steps_per_epoch + in_epoch, self.steps)
 
     def steps_to_make(self, epoch: int, of: int) -> int:
         """How many of an epoch's ``of`` steps are made before the run is over."""
@@ -36,22 +58,6 @@ class Course:
             pruned = epoch > 0 and later < pruner.delta * pruner.num_epochs
             to_make += self.steps_to_make(later, of if pruned else self.steps_per_epoch)
         return to_make
-
-
-@dataclass
-class EpochUnderWay:
-    """Where the Trainer stands in an epoch."""
-
-    epoch: int
-    batches: int  # of the whole epoch, on this rank
-    steps: int  # optimizer steps of the whole epoch
-    batches_done: int
-    first_step: int  # the Trainer's step count when the epoch began
-
-    @property
-    def over(self) -> bool:
-        """Whether every batch has been trained on."""
-        return self.batches_done >= self.batches
 
 
 class VirtualSteps:

@@ -138,11 +138,9 @@ class InfoBatchMixin(WeightedSteps):
 
     def _steps_due(self) -> int:
         """Full-data steps with the optimizer step that was just made."""
-        now = self._under_way
-        assert now is not None
+        assert self._under_way is not None
         assert self._course is not None
-        made = self.state.global_step + 1 - now.first_step
-        return self._course.due(now.epoch, made, now.steps)
+        return self._course.due(self._under_way)
 
     def _run_epoch(  # noqa: PLR0917 - the Trainer's signature
         self,
@@ -163,10 +161,12 @@ class InfoBatchMixin(WeightedSteps):
         self.pruner.set_epoch(epoch)
         self._epoch_sampler.resumed = done > 0
         batches = len(train_dataloader)  # of this epoch: a pruned one has fewer
+        at_once = train_dataloader.total_batch_size
+        samples = min(batches * at_once, len(self.pruner.plan))
+        self._under_way = EpochUnderWay(epoch, samples, batches, done, at_once)
         group = self.args.gradient_accumulation_steps
         steps = math.ceil(batches / group)
         first_step = self.state.global_step - done // group
-        self._under_way = EpochUnderWay(epoch, batches, steps, done, first_step)
         assert self._course is not None
         self.state.max_steps = first_step + self._course.steps_to_come(self.pruner, epoch, steps)
         for callback in self.callback_handler.callbacks:
