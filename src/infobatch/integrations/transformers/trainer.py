@@ -41,6 +41,9 @@ class InfoBatchMixin(WeightedSteps):
         self._share = Share(trusted=self._says_samples_losses)
         self._epoch_sampler = EpochSampler(lambda: self.pruner)
         self._course: Course | None = None
+        given = kwargs.get("args", args[1] if len(args) > 1 else None)
+        if given is not None:
+            check_arguments(given)  # before a data set is prepared for nothing
         super().__init__(*args, **kwargs)
         check_arguments(self.args)
         if self.train_dataset is not None:
