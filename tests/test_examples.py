@@ -1,11 +1,15 @@
 """The examples run as their first lines say, on small data made here where theirs is not shipped."""
 
+import gzip
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -26,3 +30,26 @@ def test_cifar10(tmp_path):
     assert full == 600
     assert 300 < pruned < 600
     assert results["share_of_passes_saved"] == 1 - pruned / full
+
+
+@pytest.mark.parametrize("name", ["transformers_text.py", "trl_lora.py"])
+def test_text(name, tmp_path):
+    (tmp_path / "gsm8k").mkdir()
+    with gzip.open(tmp_path / "gsm8k" / "train.jsonl.gz", "wt", encoding="utf8") as lines:
+        for number in range(60):
+            answer = f"It is {number + 1}.\n#### {number + 1}" if number % 2 else "#### 0"
+            row = {"question": f"What comes after {number}?", "answer": answer}
+            lines.write(json.dumps(row) + "\n")
+    command = [sys.executable, EXAMPLES / name, "--data", tmp_path, "--out", tmp_path / "out"]
+    run = subprocess.run(
+        command,
+        check=True,
+        timeout=240,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CI": "1"},  # no telemetry
+    )
+    saved = re.fullmatch(r"Saved (\d+\.\d)% of .* epochs\)", run.stdout.splitlines()[-1])
+    assert float(saved[1]) > 5
+    assert len(list(tmp_path.glob("out/checkpoint-*/infobatch.pt"))) == 3
+    assert len((EXAMPLES / name).read_text().splitlines()) <= 60

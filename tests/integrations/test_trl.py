@@ -14,8 +14,8 @@ from trl import SFTConfig, SFTTrainer
 from infobatch.integrations.transformers import InfoBatchMixin
 from infobatch.integrations.trl import InfoBatchConfig, InfoBatchSFTTrainer
 
-WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "plus", "is", "what", "tell", "me", "a", "b", "c", "d", "e"]
-DIGITS = WORDS[:10]
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+WORDS = [*DIGITS, "plus", "is", "what", "tell", "me", *"abcde"]
 
 
 @pytest.fixture(autouse=True)
