@@ -2,6 +2,10 @@
 
 import inspect
 import math
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import datasets
 import pytest
@@ -32,6 +36,7 @@ from transformers import (
 import infobatch
 from infobatch import Indexed, Pruner, with_index
 from infobatch.integrations.transformers import InfoBatchConfig, InfoBatchMixin, InfoBatchTrainer
+from infobatch.integrations.transformers.support import check_interface
 from infobatch.per_sample import PerSample
 
 ALWAYS = InfoBatchConfig(delta=1.0)
@@ -790,6 +795,17 @@ def test_the_trainer_s_methods_are_those_that_the_mixin_was_written_for(name):
     assert ours == parameters
 
 
+def test_a_trainer_that_has_changed_is_refused():
+    class Changed(Trainer):
+        def _run_epoch(self, model, epoch, something_new):
+            pass
+
+    with pytest.raises(
+        ImportError, match=r"whose Trainer._run_epoch is not the one it was written"
+    ):
+        check_interface(Changed, InfoBatchMixin)
+
+
 def test_the_trainer_s_loop_is_the_one_that_the_mixin_was_written_for():
     loop = inspect.getsource(Trainer._inner_training_loop)
     order = ["get_train_dataloader", "set_initial_training_values", "_init_training_state"]
@@ -820,3 +836,35 @@ def test_the_trainer_s_loop_is_the_one_that_the_mixin_was_written_for():
     assert epoch.index("on_epoch_end") < epoch.rindex("_maybe_log_save_evaluate")
     assert "skip_first_batches(train_dataloader, steps_trained_in_current_epoch)" in epoch
     assert "self.state.epoch = epoch + (step + 1) / steps_in_epoch" in epoch
+
+
+def test_page(tmp_path):
+    """The blocks of docs/transformers.md, up to TRL's."""
+    page = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text().split("## TRL")[0]
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 4
+    names = {
+        "model": bert(),
+        "args": arguments(tmp_path),
+        "train_dataset": classified(48),
+        "MyTrainer": Trainer,
+        "torch": torch,
+    }
+    for block in blocks:
+        exec(compile(block, "transformers.md", "exec"), names)
+    assert names["trainer"].pruner.savings.saved > 0
+    options = {key: names[key] for key in ("model", "args", "train_dataset")}
+    names["PrunedTrainer"](**options).train()
+    names["MyTrainer"](**options).train()
+    InfoBatchTrainer(**options, compute_loss_func=names["compute_loss_func"]).train()
+
+
+@pytest.mark.parametrize("package", ["transformers", "trl"])
+def test_other_versions_are_refused(package):
+    code = (
+        "from importlib import metadata; known = metadata.version;"
+        f"metadata.version = lambda name: '0.9' if name == {package!r} else known(name);"
+        f"import infobatch.integrations.{package}"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"found {package} 0.9, expected {package}>=" in run.stderr

@@ -1,6 +1,8 @@
 """TRL's SFTTrainer with LoRA: completion-only scores, its own loss, packing refused."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -271,3 +273,18 @@ def test_what_trl_s_fused_head_returns_is_what_the_scores_are_made_of(tmp_path):
     assert outputs.log_probs.shape == outputs.label_mask.shape
     assert len(outputs.log_probs) == 8
     assert (outputs.log_probs[~outputs.label_mask] == 0).all()
+
+
+def test_page(tmp_path):
+    """TRL's block of docs/transformers.md."""
+    page = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text().split("## TRL")[1]
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {
+        "model": llama(),
+        "args": arguments(tmp_path),
+        "train_dataset": sums(),
+        "tokenizer": tokenizer(),
+        "peft_config": LoraConfig(r=4, target_modules=["q_proj"]),
+    }
+    exec(compile(block, "transformers.md", "exec"), names)
+    assert names["trainer"].pruner.savings.saved > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -42,3 +43,30 @@ def check_dataset(dataset: Any) -> None:
             "a length that is read by index: pruning chooses which samples to read. Load the stream "
             "into a datasets.Dataset or a list first."
         )
+
+
+def check_interface(trainer: type, mixin: type) -> None:
+    """Refuse a Trainer whose methods are no longer those that the mixin overrides."""
+    for name in _OVERRIDDEN:
+        ours = list(inspect.signature(getattr(mixin, name)).parameters)
+        theirs = getattr(trainer, name, None)
+        if theirs is None or list(inspect.signature(theirs).parameters) != ours:
+            raise ImportError(
+                f"infobatch.integrations.transformers found a transformers whose Trainer.{name} is not "
+                f"the one it was written for, expected {name}({', '.join(ours)}). Install the version "
+                "that infobatch was tested with (its constraints.txt), or a newer infobatch."
+            )
+
+
+_OVERRIDDEN = (
+    "_get_train_sampler",
+    "_get_dataloader",
+    "training_step",
+    "compute_loss",
+    "set_initial_training_values",
+    "create_scheduler",
+    "_run_epoch",
+    "_finalize_training",
+    "_save_optimizer_and_scheduler",
+    "_init_training_state",
+)

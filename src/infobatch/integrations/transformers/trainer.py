@@ -17,7 +17,11 @@ from infobatch.integrations.transformers.loading import CarryIndex, EpochSampler
 from infobatch.integrations.transformers.pace import Course, EpochUnderWay, VirtualSteps
 from infobatch.integrations.transformers.rescaling import Share
 from infobatch.integrations.transformers.steps import WeightedSteps
-from infobatch.integrations.transformers.support import check_arguments, check_dataset
+from infobatch.integrations.transformers.support import (
+    check_arguments,
+    check_dataset,
+    check_interface,
+)
 from infobatch.pruner import Pruner
 
 
@@ -164,7 +168,7 @@ class InfoBatchMixin(WeightedSteps):
         self.pruner.set_epoch(epoch)
         self._epoch_sampler.resumed = done > 0
         batches = len(train_dataloader)  # of this epoch: a pruned one has fewer
-        at_once = train_dataloader.total_batch_size
+        at_once = int(getattr(train_dataloader, "total_batch_size", self._train_batch_size))
         samples = min(batches * at_once, len(self.pruner.plan))
         self._under_way = EpochUnderWay(epoch, samples, batches, done, at_once)
         group = self.args.gradient_accumulation_steps
@@ -261,3 +265,6 @@ class InfoBatchTrainer(InfoBatchMixin, Trainer):
     ``InfoBatchTrainer(model=…, args=…, train_dataset=…, infobatch=InfoBatchConfig(…))``; everything
     else is the Trainer's. See :class:`InfoBatchMixin` for use with another Trainer class.
     """
+
+
+check_interface(Trainer, InfoBatchMixin)
