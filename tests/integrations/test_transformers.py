@@ -101,9 +101,47 @@ def test_label_smoothing_is_the_trainer_s(task, tmp_path):
     plain = plain_with([ours.plans[0]], tmp_path, task, num_train_epochs=1, **options)
     plain.train()
     assert same_bits(weights(ours.model), weights(plain.model))
-    pruned = trainer(tmp_path, task, **options)
-    pruned.train()
-    assert pruned.pruner.savings.saved > 0
+
+
+class Checked(Watched):
+    """Works out each step's loss once more, from the plain Trainer's losses of single samples."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        model.eval()  # without dropout, so that it can be computed twice
+        plan = self.pruner.plan
+        weight_of = dict(zip(plan.order.tolist(), plan.weights.tolist(), strict=True))
+        weights = [weight_of[index] for index in self._batch.tolist()]
+
+        def plain(start, stop):
+            rows = {key: value[start:stop] for key, value in inputs.items()}
+            loss = Trainer.compute_loss(self, model, rows, num_items_in_batch=num_items_in_batch)
+            return loss.item()
+
+        single = [plain(row, row + 1) for row in range(len(weights))]
+        together = plain(0, len(weights))
+        parts = torch.tensor(single)
+        if together != pytest.approx(sum(single), rel=1e-4):  # a mean over this batch's items
+            items = inputs["labels"].reshape(len(weights), -1).ne(-100).sum(1)
+            parts = parts * items / items.sum()
+        assert together == pytest.approx(parts.sum().item(), rel=1e-4)
+        expected = (parts * torch.tensor(weights)).sum().item()
+        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        assert loss.item() == pytest.approx(expected, rel=1e-4)
+        if len(set(weights)) > 1:
+            assert loss.item() != pytest.approx(together, rel=1e-4)
+            self.rescaled = True
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("task", "smoothing"), [*((task, 0.0) for task in TASKS), ("causal language model", 0.2)]
+)
+def test_pruned_epochs_train_on_the_weighted_loss(task, smoothing, tmp_path):
+    options = {"num_train_epochs": 2, "gradient_accumulation_steps": 4}
+    ours = trainer(tmp_path, task, kind=Checked, label_smoothing_factor=smoothing, **options)
+    ours.train()
+    assert ours.rescaled
+    assert ours.pruner.savings.saved > 5
 
 
 def tokens_loss_by_hand(model, batch, plan, scores, items):
@@ -582,7 +620,6 @@ def test_tensorboard_gets_curves(tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.slow
 def test_wandb_gets_curves(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -168,7 +168,7 @@ class InfoBatchMixin(WeightedSteps):
         self.pruner.set_epoch(epoch)
         self._epoch_sampler.resumed = done > 0
         batches = len(train_dataloader)  # of this epoch: a pruned one has fewer
-        at_once = int(getattr(train_dataloader, "total_batch_size", self._train_batch_size))
+        at_once: int = getattr(train_dataloader, "total_batch_size", None) or self._train_batch_size
         samples = min(batches * at_once, len(self.pruner.plan))
         self._under_way = EpochUnderWay(epoch, samples, batches, done, at_once)
         group = self.args.gradient_accumulation_steps
