@@ -1,7 +1,9 @@
 """The examples run as their first lines say, on small data made here where theirs is not shipped."""
 
+import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +75,26 @@ def test_lightning_fashion(tmp_path):
     )
     assert "of 3,000 sample passes" in run.stdout
     assert "test accuracy" in run.stdout
+
+
+@pytest.mark.parametrize("name", ["transformers_text.py", "trl_lora.py"])
+def test_text(name, tmp_path):
+    (tmp_path / "gsm8k").mkdir()
+    with gzip.open(tmp_path / "gsm8k" / "train.jsonl.gz", "wt", encoding="utf8") as lines:
+        for number in range(60):
+            answer = f"It is {number + 1}.\n#### {number + 1}" if number % 2 else "#### 0"
+            row = {"question": f"What comes after {number}?", "answer": answer}
+            lines.write(json.dumps(row) + "\n")
+    command = [sys.executable, EXAMPLES / name, "--data", tmp_path, "--out", tmp_path / "out"]
+    run = subprocess.run(
+        command,
+        check=True,
+        timeout=240,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CI": "1"},  # no telemetry
+    )
+    saved = re.fullmatch(r"Saved (\d+\.\d)% of .* epochs\)", run.stdout.splitlines()[-1])
+    assert float(saved[1]) > 5
+    assert len(list(tmp_path.glob("out/checkpoint-*/infobatch.pt"))) == 3
+    assert len((EXAMPLES / name).read_text().splitlines()) <= 60

@@ -1,0 +1,32 @@
+"""The pruner's file beside the Trainer's own in a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NAME = "infobatch.pt"
+
+
+def write(folder: str, state: dict[str, Any]) -> None:
+    """Write the state, whole or not at all."""
+    path = Path(folder) / NAME
+    temporary = path.with_suffix(".tmp")
+    torch.save(state, temporary)
+    temporary.replace(path)
+
+
+def read(folder: str) -> dict[str, Any]:
+    """Read the state, or say why a run cannot go on from this checkpoint."""
+    path = Path(folder) / NAME
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"train(resume_from_checkpoint=…) got {folder}, which has no {NAME}: it was not saved by "
+            "an InfoBatchTrainer, or with save_only_model=True. Expected a checkpoint with the scores "
+            "that the next epochs are pruned by. To begin pruning from a plain Trainer's weights, "
+            "load them into the model and start a new training."
+        )
+    state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    return state

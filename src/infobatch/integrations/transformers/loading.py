@@ -1,0 +1,63 @@
+"""What the Trainer's loader needs: the index inside the batch, and the epoch's own length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from itertools import chain
+from typing import Any
+
+from torch.utils.data import Sampler
+
+from infobatch.batch import with_index
+from infobatch.pruner import Pruner
+
+INDEX = "infobatch_index"
+
+
+class CarryIndex:
+    """A collate function that adds the samples' indices to the batch, as one more entry."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = with_index(collate)
+
+    def __call__(self, pairs: list[tuple[int, Any]]) -> MutableMapping[str, Any]:
+        """Collate the samples of ``(index, sample)`` pairs."""
+        index, batch = self._collate(pairs)
+        if not isinstance(batch, MutableMapping):
+            raise TypeError(
+                f"InfoBatchTrainer got a batch of type {type(batch).__name__} from the data collator, "
+                "expected a dictionary: the samples' indices travel in it. Return a dictionary of "
+                "the model's arguments."
+            )
+        batch[INDEX] = index
+        return batch
+
+
+class EpochSampler(Sampler[int]):
+    """The current pruner's epochs, as the Trainer walks them.
+
+    Its length is always that of the whole epoch. After a resume the Trainer skips the batches that
+    were trained on, so that epoch is handed out from its start, although the pruner goes on from
+    its middle: this way Accelerate fills up the last round of batches with the same samples as if
+    there had been no interruption.
+    """
+
+    def __init__(self, pruner: Callable[[], Pruner]) -> None:
+        self._pruner = pruner
+        self.of_all_data = False  # say the length that an epoch over all data has
+        self.resumed = False  # the epoch was begun before a checkpoint
+
+    def __iter__(self) -> Iterator[int]:
+        pruner = self._pruner()
+        if not self.resumed:
+            return iter(pruner.sampler)
+        trained_on = len(pruner.plan) - len(pruner.sampler)
+        return chain(pruner.plan.order[:trained_on].tolist(), iter(pruner.sampler))
+
+    def __len__(self) -> int:
+        pruner = self._pruner()
+        return pruner.num_samples if self.of_all_data else len(pruner.plan)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next; saying it twice changes nothing."""
+        self._pruner().set_epoch(epoch)

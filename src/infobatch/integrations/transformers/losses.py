@@ -1,0 +1,73 @@
+"""One loss a sample, from what a model returns beside its own mean loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from infobatch.per_sample import PerSample
+
+IGNORED = -100
+
+
+def from_outputs(
+    outputs: Any,
+    inputs: Mapping[str, Any],
+    *,
+    problem_type: str | None,
+    shift: bool,
+    label_smoothing: float,
+) -> PerSample | None:
+    """The samples' losses as transformers' own loss functions have them; None if unknown.
+
+    ``shift``: position t predicts label t + 1, as in causal language models.
+    """
+    if not isinstance(outputs, Mapping):
+        return None
+    if outputs.get("log_probs") is not None and outputs.get("label_mask") is not None:
+        return over_tokens(-outputs["log_probs"], outputs["label_mask"])  # TRL builds no logits
+    logits = outputs.get("logits")
+    labels = inputs.get("labels")
+    if not isinstance(logits, torch.Tensor) or not isinstance(labels, torch.Tensor):
+        return None
+    labels = labels.to(logits.device)
+    if problem_type in ("regression", "multi_label_classification"):
+        return _over_outputs(problem_type, logits, labels)
+    if inputs.get("shift_labels") is not None:
+        labels = inputs["shift_labels"].to(logits.device)
+    elif shift:
+        logits, labels = logits[..., :-1, :], labels[..., 1:]
+    if labels.dim() == logits.dim() and labels.shape[-1] == 1:
+        labels = labels.squeeze(-1)
+    if logits.shape[:-1] != labels.shape or labels.is_floating_point():
+        return None
+    losses = functional.cross_entropy(
+        logits.flatten(0, -2).float(),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="none",
+        label_smoothing=label_smoothing,
+    )
+    return over_tokens(losses.view(len(labels), -1), labels.reshape(len(labels), -1) != IGNORED)
+
+
+def over_tokens(losses: torch.Tensor, counted: torch.Tensor) -> PerSample:
+    """Losses whose mean is that over all counted tokens; a sample's score is its own tokens' mean."""
+    sums = (losses * counted).sum(1)
+    counts = counted.sum(1)
+    share = len(counts) / counts.sum().clamp(min=1)
+    return PerSample(sums * share, sums.detach() / counts)  # without a token: NaN, no score
+
+
+def _over_outputs(problem_type: str, logits: torch.Tensor, labels: torch.Tensor) -> PerSample:
+    logits, labels = logits.flatten(1), labels.reshape(len(labels), -1)
+    if problem_type == "regression":
+        losses = functional.mse_loss(logits, labels.to(logits.dtype), reduction="none").mean(1)
+    else:
+        losses = functional.binary_cross_entropy_with_logits(
+            logits, labels.to(logits.dtype), reduction="none"
+        ).mean(1)
+    return PerSample(losses, losses.detach())

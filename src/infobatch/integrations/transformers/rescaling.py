@@ -1,0 +1,104 @@
+"""How a sample's loss enters the loss that the Trainer takes the gradient of.
+
+The Trainer divides by the items (tokens, usually) of all the batches that make one optimizer step, over
+all ranks, where the model's loss takes part in that; else the model divides by those of the one batch.
+Which of the two a model does shows only in its loss: the first step compares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from infobatch.integrations.transformers.losses import IGNORED
+from infobatch.per_sample import PerSample
+
+WAY_OUT = (
+    "Override per_sample_losses(self, model, inputs, outputs): return one loss a sample, whose mean is "
+    "the batch's loss"
+)
+
+
+class ItemShares(NamedTuple):
+    """By how much the mean of a batch's losses is multiplied, if it is by items, or by batch."""
+
+    by_items: Any
+    by_batch: float
+    before_ranks: Any  # like by_items, before the Trainer makes up for the mean over ranks
+
+    @classmethod
+    def of(cls, trainer: Any, inputs: Mapping[str, Any], num_items: Any) -> ItemShares:
+        """The factors for a batch; ``num_items`` counts the items of the whole optimizer step."""
+        if num_items is None:
+            share = 1 / trainer.current_gradient_accumulation_steps
+            return cls(share, 1.0, share)
+        if inputs.get("shift_labels") is not None:
+            labels = inputs["shift_labels"]
+        else:
+            labels = inputs["labels"][..., 1 if trainer._loss_shifts_labels else 0 :]
+        share = labels.ne(IGNORED).sum() / num_items
+        ranks = 1
+        if trainer.args.average_tokens_across_devices:
+            ranks = trainer.accelerator.num_processes // trainer.get_tp_size()
+        return cls(share * ranks, float(ranks), share)
+
+
+class Share:
+    """Which of the two factors the model's loss has.
+
+    ``trusted``: the user says what the samples' losses are, so that a difference (an auxiliary loss
+    that belongs to no sample, say) is meant, and stays as it is.
+    """
+
+    def __init__(self, *, trusted: bool) -> None:
+        self._trusted = trusted
+        self._by_items: bool | None = None
+
+    def of(self, loss: torch.Tensor, mean: torch.Tensor, shares: ItemShares) -> Any:
+        """The factor for this batch, whose loss the Trainer gives and whose samples make ``mean``."""
+        if self._by_items is None:
+            self._by_items = self._look(loss.detach(), mean.detach(), shares)
+        return shares.by_batch if self._by_items is False else shares.by_items
+
+    def _look(self, loss: torch.Tensor, mean: torch.Tensor, shares: ItemShares) -> bool | None:
+        """Compare, and so wait for the device, once; None if this loss cannot tell."""
+        got = float(loss)
+        by_items, by_batch = float(mean * shares.by_items), float(mean * shares.by_batch)
+        if not math.isfinite(got):
+            return None
+        exact = loss.dtype in (torch.float32, torch.float64)
+        room = (1e-3 if exact else 2e-2) * max(abs(got), 1e-3)
+        off = min(abs(got - by_items), abs(got - by_batch))
+        if off > room and not self._trusted:
+            raise RuntimeError(
+                f"compute_loss() got a loss of {got:.6g} for the first batch, but the losses of its "
+                f"samples make {by_items:.6g}. Expected a loss that is a mean over the samples or their "
+                f"tokens, as transformers' own are. {WAY_OUT}; what the loss has beyond that (a "
+                "router's auxiliary loss, say) is then trained on unscaled."
+            )
+        return abs(got - by_items) <= abs(got - by_batch)
+
+
+class UnreducedLoss:
+    """Stands in for the user's ``compute_loss_func``, which returns one loss a sample."""
+
+    def __init__(self, function: Callable[..., Any] | None, share: Any) -> None:
+        self._function = function
+        self._share = share
+        self.per_sample: PerSample | None = None
+
+    def __call__(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Call the function, keep what it says of each sample, and reduce."""
+        assert self._function is not None
+        result = self._function(outputs, labels, num_items_in_batch=num_items_in_batch)
+        if isinstance(result, torch.Tensor) and result.dim() == 1:
+            result = PerSample(result, result.detach())
+        if not isinstance(result, PerSample):
+            scalar: torch.Tensor = result
+            return scalar
+        self.per_sample = result
+        loss: torch.Tensor = result.losses.mean() * self._share
+        return loss

@@ -1,0 +1,160 @@
+"""A training step: the Trainer's loss, rescaled sample by sample, and the samples' scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from infobatch.integrations.transformers import losses
+from infobatch.integrations.transformers.loading import INDEX
+from infobatch.integrations.transformers.pace import EpochUnderWay
+from infobatch.integrations.transformers.rescaling import WAY_OUT, ItemShares, Share, UnreducedLoss
+from infobatch.per_sample import PerSample
+
+if TYPE_CHECKING:
+    from transformers import Trainer as _Base
+else:
+    _Base = object
+
+CLASSIFIERS = {
+    f"For{what}Classification" for what in ("Sequence", "Image", "Video", "Audio")
+}  # whose problem_type says which loss they have
+
+
+class WeightedSteps(_Base):
+    """The part of the mixin that sees batches; the other part has the ``pruner``."""
+
+    compute_loss_func: Any
+    _share: Share
+    _under_way: EpochUnderWay | None = None
+    _batch: Any = None  # the indices of the batch that is being trained on
+    _recorded = False  # its losses were noted
+
+    def training_step(
+        self, model: Any, inputs: Any, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Train on a batch, as ever, and note its samples' losses."""
+        index = inputs.pop(INDEX, None)
+        if index is None or self._under_way is None:
+            raise RuntimeError(
+                "training_step() got a batch without its samples' indices. Expected one of the loader "
+                "that get_train_dataloader() makes. If you override that, change the data collator or "
+                "the data set instead."
+            )
+        self._batch, self._recorded = index, False
+        try:
+            loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+        finally:
+            self._batch = None
+        if not self._recorded:
+            raise RuntimeError(
+                "training_step() finished without the mixin's compute_loss(), so the samples went "
+                "unscored and unweighted. If your class overrides compute_loss, let it call "
+                "super().compute_loss(…), or put the mixin before it: class New(InfoBatchMixin, Own)."
+            )
+        self._under_way.batches_done += 1
+        return loss
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The Trainer's loss; in training with each sample's part in it multiplied by its weight."""
+        compute = partial(
+            super().compute_loss,
+            return_outputs=return_outputs,
+            num_items_in_batch=num_items_in_batch,
+        )
+        if self._batch is None:  # evaluation, prediction
+            return compute(model, inputs)
+        given = dict(inputs)  # the Trainer takes things out
+        items = ItemShares.of(self, given, num_items_in_batch)
+        function, outputs = self.compute_loss_func, []
+        unreduced = UnreducedLoss(function, items.before_ranks)
+        hook = model.register_forward_hook(lambda module, args, output: outputs.append(output))
+        try:
+            if function is not None:
+                self.compute_loss_func = unreduced
+            result = compute(model, inputs)
+        finally:
+            hook.remove()
+            self.compute_loss_func = function
+        loss = result[0] if return_outputs else result
+        samples = unreduced.per_sample
+        if samples is None:
+            with torch.set_grad_enabled(not self.pruner.plan.whole):
+                samples = self._samples(model, given, outputs)
+            factor = self._share.of(loss, samples.losses.mean(), items)
+        else:
+            factor = items.by_items
+        loss = self._rescaled(loss, samples, factor)
+        return (loss, result[1]) if return_outputs else loss
+
+    def _rescaled(self, loss: torch.Tensor, samples: PerSample, factor: Any) -> torch.Tensor:
+        """Add what the samples' parts in the loss lack to their weighted ones; note the scores."""
+        index = self._batch
+        if len(samples.losses) != len(index):
+            raise RuntimeError(
+                f"compute_loss() got {len(samples.losses)} losses for a batch of {len(index)} samples, "
+                "expected one each. If the data collator puts several samples into one row (padding-"
+                "free or packed), use one that pads."
+            )
+        # A second forward of the same batch is weighted again, but not noted again.
+        again, self._recorded = self._recorded, True
+        if self.pruner.plan.whole:  # all weights are 1
+            if not again:
+                self.pruner.update(samples.losses.detach(), scores=samples.scores, index=index)
+            return loss
+        if again:
+            weighted = self.pruner.reweight(samples.losses, index=index)
+        else:
+            weighted = self.pruner.update(samples.losses, scores=samples.scores, index=index)
+        rescaled: torch.Tensor = loss + (weighted - samples.losses.mean()) * factor
+        return rescaled
+
+    def per_sample_losses(
+        self, model: Any, inputs: Mapping[str, Any], outputs: Any
+    ) -> torch.Tensor | PerSample | None:
+        """One loss a sample, whose plain mean is the batch's loss: override for models of your own.
+
+        ``inputs`` is the batch and ``outputs`` what ``model`` returned for it. Return a 1-D tensor, or
+        a ``PerSample(losses, scores)`` where samples are to be ranked by something else. Here the
+        losses are worked out from ``outputs.logits`` as transformers' own loss functions do it.
+        """
+        inner = self.accelerator.unwrap_model(model)
+        classifies = (getattr(inner, "loss_type", None) or "") in CLASSIFIERS
+        config = getattr(inner, "config", None)
+        return losses.from_outputs(
+            outputs,
+            inputs,
+            problem_type=getattr(config, "problem_type", None) if classifies else None,
+            shift=self._loss_shifts_labels,
+            label_smoothing=0.0 if self.label_smoother is None else self.label_smoother.epsilon,
+        )
+
+    def _samples(self, model: Any, inputs: Mapping[str, Any], outputs: list[Any]) -> PerSample:
+        if self.compute_loss_func is not None and not self._says_samples_losses:
+            raise TypeError(
+                "compute_loss_func returned a scalar, expected one loss a sample: a 1-D tensor, or "
+                "infobatch.per_sample.PerSample(losses, scores). Build the criterion with "
+                'reduction="none"; their mean is taken for you. Or keep it as it is, and: '
+                f"{WAY_OUT}."
+            )
+        result = self.per_sample_losses(model, inputs, outputs[0] if outputs else None)
+        if result is None:
+            name = type(self.accelerator.unwrap_model(model)).__name__
+            raise TypeError(
+                f"compute_loss() cannot tell the losses of single samples from what {name} returned, "
+                f"expected logits that match the labels. {WAY_OUT}."
+            )
+        return result if isinstance(result, PerSample) else PerSample(result, result.detach())
+
+    @property
+    def _says_samples_losses(self) -> bool:
+        return type(self).per_sample_losses is not WeightedSteps.per_sample_losses

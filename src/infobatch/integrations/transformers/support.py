@@ -1,0 +1,72 @@
+"""What the mixin refuses, before anything is trained."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+
+def check_arguments(args: Any) -> None:
+    """Refuse training arguments that cannot go together with pruned epochs."""
+    if args.train_sampling_strategy != "random":
+        raise ValueError(
+            f"InfoBatchTrainer got train_sampling_strategy={args.train_sampling_strategy!r}, expected "
+            "'random': the pruner decides which samples an epoch visits, and in which order."
+        )
+    if args.ignore_data_skip:
+        raise ValueError(
+            "InfoBatchTrainer got ignore_data_skip=True, expected False: an epoch is resumed where it "
+            "stopped, and skipping what was done reads no data."
+        )
+    for option in ("packing", "padding_free"):  # TRL's
+        if getattr(args, option, False):
+            raise ValueError(
+                f"InfoBatchTrainer got {option}=True, expected False: it puts several sequences into "
+                "one row, whose losses cannot be told apart there. Train with padding, or without "
+                "pruning."
+            )
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"InfoBatchTrainer got {args.n_gpu} GPUs in one process (torch.nn.DataParallel), expected "
+            "one a process. Start the script with torchrun, or set CUDA_VISIBLE_DEVICES."
+        )
+
+
+def check_dataset(dataset: Any) -> None:
+    """Refuse data that has no length or is not read by index."""
+    readable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if isinstance(dataset, IterableDataset) or not readable:
+        raise TypeError(
+            f"InfoBatchTrainer(train_dataset=…) got {type(dataset).__name__}, expected a data set with "
+            "a length that is read by index: pruning chooses which samples to read. Load the stream "
+            "into a datasets.Dataset or a list first."
+        )
+
+
+def check_interface(trainer: type, mixin: type) -> None:
+    """Refuse a Trainer whose methods are no longer those that the mixin overrides."""
+    for name in _OVERRIDDEN:
+        ours = list(inspect.signature(getattr(mixin, name)).parameters)
+        theirs = getattr(trainer, name, None)
+        if theirs is None or list(inspect.signature(theirs).parameters) != ours:
+            raise ImportError(
+                f"infobatch.integrations.transformers found a transformers whose Trainer.{name} is not "
+                f"the one it was written for, expected {name}({', '.join(ours)}). Install the version "
+                "that infobatch was tested with (its constraints.txt), or a newer infobatch."
+            )
+
+
+_OVERRIDDEN = (
+    "_get_train_sampler",
+    "_get_dataloader",
+    "training_step",
+    "compute_loss",
+    "set_initial_training_values",
+    "create_scheduler",
+    "_run_epoch",
+    "_finalize_training",
+    "_save_optimizer_and_scheduler",
+    "_init_training_state",
+)
