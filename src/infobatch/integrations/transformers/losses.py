@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from infobatch import scoring
 from infobatch.per_sample import PerSample
+from infobatch.scoring.reduction import own_means, shares
 
 IGNORED = -100
 
@@ -35,7 +37,8 @@ def from_outputs(
         return None
     labels = labels.to(logits.device)
     if problem_type in ("regression", "multi_label_classification"):
-        return _over_outputs(problem_type, logits, labels)
+        of_task = scoring.mse if problem_type == "regression" else scoring.binary_cross_entropy
+        return of_task(logits.flatten(1), labels.reshape(len(labels), -1))
     if inputs.get("shift_labels") is not None:
         labels = inputs["shift_labels"].to(logits.device)
     elif shift:
@@ -56,18 +59,5 @@ def from_outputs(
 
 def over_tokens(losses: torch.Tensor, counted: torch.Tensor) -> PerSample:
     """Losses whose mean is that over all counted tokens; a sample's score is its own tokens' mean."""
-    sums = (losses * counted).sum(1)
-    counts = counted.sum(1)
-    share = len(counts) / counts.sum().clamp(min=1)
-    return PerSample(sums * share, sums.detach() / counts)  # without a token: NaN, no score
-
-
-def _over_outputs(problem_type: str, logits: torch.Tensor, labels: torch.Tensor) -> PerSample:
-    logits, labels = logits.flatten(1), labels.reshape(len(labels), -1)
-    if problem_type == "regression":
-        losses = functional.mse_loss(logits, labels.to(logits.dtype), reduction="none").mean(1)
-    else:
-        losses = functional.binary_cross_entropy_with_logits(
-            logits, labels.to(logits.dtype), reduction="none"
-        ).mean(1)
-    return PerSample(losses, losses.detach())
+    sums, counts = (losses * counted).sum(1), counted.sum(1)
+    return PerSample(shares(sums, counts.sum()), own_means(sums, counts))
