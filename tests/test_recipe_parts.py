@@ -115,7 +115,7 @@ def test_every_optimizer_learns(name, mix):
     recipe = load_recipe("fashion", options={"optimizer": name, "mix": mix})
     train, _ = recipe.data()
     model = recipe.model()
-    optimizer = recipe.optimizer(model, recipe.learning_rate / 5)
+    optimizer = recipe.optimizer(model, recipe.learning_rate / 2)
     assert [group["weight_decay"] > 0 for group in optimizer.param_groups] == [True, False]
     losses = []
     for step in range(40):
