@@ -191,6 +191,9 @@ def test_mae_losses_and_features():
     model = recipe.model().eval()
     images = train[:8][0]
     pixels = standardised(images)
+    for fixed in (model.vit.embeddings.position_embeddings, model.decoder.decoder_pos_embed):
+        assert len(fixed[0].unique(dim=0)) == 65, "every place has its own"
+        assert not fixed.requires_grad
     assert torch.equal(patches_of(pixels), model.patchify(pixels))
     torch.manual_seed(3)
     flips = torch.rand(8) < 0.5

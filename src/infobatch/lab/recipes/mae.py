@@ -23,6 +23,7 @@ from infobatch.lab.recipes.tensors import Tensors, column
 from infobatch.lab.training import SMOKE_TRAIN
 
 NUM_TRAIN, NUM_PROBE, NUM_TEST, NUM_CLASSES = 20_000, 10_000, 5_000, 10
+GRID = 8  # patches a side
 RIDGE = 1e-2
 
 
@@ -56,7 +57,7 @@ class Recipe:
 
     def model(self) -> ViTMAEForPreTraining:
         """Three layers of width 64, and a decoder of one of width 48, on patches of 4 × 4."""
-        return ViTMAEForPreTraining(
+        model = ViTMAEForPreTraining(
             ViTMAEConfig(
                 image_size=32,
                 patch_size=4,
@@ -70,8 +71,16 @@ class Recipe:
                 decoder_intermediate_size=192,
                 mask_ratio=0.75,
                 norm_pix_loss=True,
+                initializer_range=0.1,  # the default is for widths ten times this one
             )
         )
+
+        # transformers 5 leaves the fixed position embeddings of a new model at zero: without them the
+        # patches have no places, and there is little to learn.
+        fixed = (model.vit.embeddings.position_embeddings, model.decoder.decoder_pos_embed)
+        for embeddings in fixed:
+            embeddings.data[0, 1:] = grid_positions(GRID, embeddings.shape[-1])
+        return model
 
     def optimizer(self, model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
         """AdamW with the betas of the MAE paper."""
@@ -108,6 +117,16 @@ class Recipe:
     def show(self, data: Dataset[Any], index: int) -> Any:
         """The image, as red, green and blue."""
         return data[index][0].permute(1, 2, 0).numpy()
+
+
+def grid_positions(side: int, width: int) -> torch.Tensor:
+    """Sines and cosines of a grid's places, (side², width): half of the width for rows, half for columns."""
+    wavelengths = 10_000 ** (torch.arange(width // 4) / (width // 4))
+    angles = torch.arange(side).unsqueeze(1) / wavelengths
+    places = torch.cat([angles.sin(), angles.cos()], 1)
+    rows = places.unsqueeze(1).expand(-1, side, -1)
+    columns = places.unsqueeze(0).expand(side, -1, -1)
+    return torch.cat([rows, columns], 2).flatten(0, 1)
 
 
 def patches_of(pixels: torch.Tensor, size: int = 4) -> torch.Tensor:
