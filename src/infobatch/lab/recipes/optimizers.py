@@ -45,7 +45,7 @@ OPTIMIZERS = {
     "sgd": Choice(_sgd, 0.1, 5e-4),
     "adamw": Choice(_adamw, 4e-3, 0.05),
     "lars": Choice(_lars, 0.2, 5e-4),
-    "lamb": Choice(_lamb, 0.02, 0.01),
+    "lamb": Choice(_lamb, 0.01, 0.01),
 }
 
 
