@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from infobatch.lab.arms import Arm, leader_of, parse_arms
+from infobatch.lab.cli import app
 from infobatch.lab.task import TaskError, load_task
 
 ROOT = Path(__file__).parent.parent
@@ -18,16 +20,9 @@ MY_TASK = ROOT / "examples" / "my_task.py"
 
 
 def infobatch(*arguments, check=True):
-    """Run the command line as a user does."""
-    run = subprocess.run(
-        [sys.executable, "-m", "infobatch.lab.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-    )
-    assert not check or run.returncode == 0, run.stderr
+    """Run the command line in this process; the runs of a comparison are processes of their own."""
+    run = CliRunner(env={"OMP_NUM_THREADS": "1"}).invoke(app, [str(part) for part in arguments])
+    assert not check or run.exit_code == 0, run.stderr
     return run
 
 
@@ -110,7 +105,7 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(compared):
     assert (out / "runs" / "infobatch-2" / "result.json").exists()
     assert before.items() <= {p: p.stat().st_mtime_ns for p in out.rglob("result.json")}.items()
     refused = infobatch("compare", MY_TASK, "--smoke", "--out", out, check=False)
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "holds a comparison with task = 'fashion'" in refused.stderr
     assert "Choose another --out" in refused.stderr
 
@@ -190,6 +185,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     assert not children_of_run(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_sweep_gives_every_arm_the_same_grid(tmp_path):
     arguments = ("--smoke", "--arms", "full,short,infobatch", "--seeds", 1, "--out", tmp_path)
     infobatch("compare", MY_TASK, *arguments, "--learning-rates", "1e-9,0.003")
@@ -209,13 +205,13 @@ def test_a_failing_task_is_told_without_a_traceback(tmp_path):
     broken.write_text(MY_TASK.read_text().replace('reduction="none"', 'reduction="mean"'))
     arguments = ("--smoke", "--arms", "full", "--seeds", 1, "--out", tmp_path / "out")
     run = infobatch("compare", broken, *arguments, check=False)
-    assert run.returncode == 1
+    assert run.exit_code == 1
     assert "update() got a scalar, expected one loss a sample" in run.stderr
     assert "log.txt" in run.stderr
     assert "Traceback" not in run.stderr
     broken.write_text(MY_TASK.read_text().replace("def model()", "def modle()"))
     run = infobatch("compare", broken, *arguments, check=False)
-    assert run.returncode == 2
+    assert run.exit_code == 2
     assert "broken does not define model()" in run.stderr
     broken.write_text("import nonsense_that_is_not_there")
     run = infobatch("compare", broken, *arguments, check=False)
@@ -239,7 +235,7 @@ def test_a_failing_task_is_told_without_a_traceback(tmp_path):
 def test_errors_in_words(arguments, message, tmp_path):
     out = ("--out", tmp_path) if arguments[0] == "compare" else ()
     run = infobatch(*arguments, *out, check=False)
-    assert run.returncode == 2
+    assert run.exit_code == 2
     assert message in " ".join(run.stderr.split())
     assert "Traceback" not in run.stderr
 

@@ -92,9 +92,9 @@ def resolve_ranks(
         if not (dist.is_available() and dist.is_initialized()):
             return Ranks(sharded=sharded)
         rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
-    if global_order is None:
-        global_order = not sharded and accelerate_in_use()
-    return Ranks(rank, world_size, process_group, sharded, global_order and world_size > 1)
+        if global_order is None:  # whoever names a rank means that rank's share
+            global_order = not sharded and accelerate_in_use()
+    return Ranks(rank, world_size, process_group, sharded, bool(global_order) and world_size > 1)
 
 
 def check_ranks(rank: Any, world_size: Any) -> tuple[int | None, int | None]:

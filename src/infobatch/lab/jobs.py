@@ -111,17 +111,19 @@ class _Child:
                 env={**self._environment, **os.environ},
             )
         assert self._process.stdout is not None
-        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(self._process.stdout,))
+        self._listener.start()
 
     def _listen(self, output: IO[str]) -> None:
-        for line in output:
-            if line.startswith("{"):
-                self._news.put((self._job, json.loads(line)))
+        with output:
+            for line in output:
+                if line.startswith("{"):
+                    self._news.put((self._job, json.loads(line)))
         self._news.put((self._job, self._process.wait()))
 
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.terminate()
-        self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
+        self._listener.join()

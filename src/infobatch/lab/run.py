@@ -83,7 +83,7 @@ def run_once(
     budget: int | None,
     learning_rate: float | None,
     validation: bool,
-    log: str | None,
+    log: str | None = None,
     events: bool,
 ) -> None:
     """Train, write the result and what the report needs, and remove the checkpoint."""
