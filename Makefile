@@ -3,16 +3,18 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
+# Two test processes of one thread each; a file's tests stay together, and so do their fixtures.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .PHONY: test test-slow check demo bench clean
 
 test: check $(VENV)/timm-only  ## lint, types and the fast tests
-	$(BIN)/python -m pytest
-	PYTHONPATH=$(abspath $(VENV))/timm-only $(BIN)/python -m pytest tests/integrations/test_timm.py
+	$(PYTEST)
+	PYTHONPATH=$(abspath $(VENV))/timm-only $(PYTEST) tests/integrations/test_timm.py
 
-test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/chromium  ## everything, the long tests too
-	$(BIN)/python -m pytest -m "slow or not slow"
-	PYTHONPATH=$(abspath $(VENV))/timm-only $(BIN)/python -m pytest tests/integrations/test_timm.py
+test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/chromium $(VENV)/ray  ## everything, the long tests too
+	$(PYTEST) -m "slow or not slow"
+	PYTHONPATH=$(abspath $(VENV))/timm-only $(PYTEST) tests/integrations/test_timm.py
 
 check: $(VENV)/installed  ## format, lint and types
 	$(BIN)/ruff format --check .
@@ -44,6 +46,10 @@ $(VENV)/chromium: $(VENV)/installed
 # own. Without dependencies, all of which are there: torchvision would bring a torch for CUDA.
 $(VENV)/timm-only: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ timm torchvision
+	touch $@
+
+$(VENV)/ray: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
 	touch $@
 
 clean:

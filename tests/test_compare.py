@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,6 +199,15 @@ def test_a_sweep_gives_every_arm_the_same_grid(tmp_path):
     )
     assert all(run["settings"]["learning_rate"] == 0.003 for run in results["runs"])
     assert all(run["num_samples"] == 256 for run in results["runs"])
+
+
+def test_the_task_of_the_lab_page(tmp_path):
+    (task,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/lab.md").read_text(), re.DOTALL)
+    assert len(task.splitlines()) <= 60
+    (tmp_path / "my_task.py").write_text(task)
+    arguments = ("--smoke", "--arms", "full,infobatch", "--seeds", 1, "--out", tmp_path / "out")
+    told = infobatch("compare", tmp_path / "my_task.py", *arguments).stdout
+    assert "infobatch: not enough seeds to tell: about 4 more" in told
 
 
 def test_a_failing_task_is_told_without_a_traceback(tmp_path):
