@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results" / "overhead.json"
-END_TO_END = Path(__file__).parent / "results" / "cifar10.json"
-EXCHANGE = Path(__file__).parent / "results" / "exchange.json"
+RESULTS = Path(__file__).parent / "results"
+
+
+def read(name: str) -> dict:
+    return json.loads((RESULTS / name).read_text())
 
 
 def summary() -> str:
-    rows = json.loads(RESULTS.read_text())["measurements"]
+    rows = read("overhead.json")["measurements"] + read("overhead_100m.json")["measurements"]
     lines = ["| | " + " | ".join(f"N = {row['size']:,}" for row in rows) + " |"]
     lines.append("|---" * (len(rows) + 1) + "|")
 
@@ -61,20 +63,34 @@ def summary() -> str:
             f"{row['bytes_per_sample']['mean']['after']:.1f}"
         ),
     )
-    for row in json.loads(EXCHANGE.read_text())["measurements"]:
+    for row in read("exchange.json")["measurements"]:
         ratio = f"({row['ratio']:.2f})"
         cells = [ratio if r["size"] == 1_281_167 else "–" for r in rows]
         lines.append(
             f"| boundary with the exchange of {row['ranks']} ranks | {' | '.join(cells)} |"
         )
     lines.append("")
-    run = json.loads(END_TO_END.read_text())
+    run = read("cifar10.json")
     full, pruned = run["accuracy"]
     lines.append(
         f"End to end, a small ResNet on {run['passes'][0] // 8:,} images of CIFAR-10 for 8 epochs: "
         f"{run['share_of_passes_saved']:.1%} of the sample passes saved, "
         f"{run['share_of_seconds_saved']:.1%} of the seconds; test accuracy {full:.1f} on all data, "
         f"{pruned:.1f} pruned."
+    )
+    lines.append("")
+    shares = sorted(read("profile.json")["shares"].items(), key=lambda pair: -pair[1])
+    lines.append(
+        "Where a pruned epoch of that training goes, by torch's profiler (`benchmarks/profile_epoch.py`): "
+        + ", ".join(f"{part} {share:.2%}" for part, share in shares)
+        + "."
+    )
+    lines.append("")
+    billion = read("billion.json")
+    lines.append(
+        f"A billion samples (`benchmarks/billion.py`, once): a boundary of "
+        f"{billion['boundary_seconds']:.0f} s, {billion['boundary_ns_per_sample']:.0f} ns a sample, with "
+        f"{billion['peak_gigabytes']:.1f} GB of memory at the peak of the whole process."
     )
     return "\n".join(lines)
 

@@ -1,9 +1,9 @@
 """The parts that recipes are made of: mixing, augmentation, readers, metrics, conversions."""
 
 import gzip
-import pickle
 import zipfile
 
+import datasets
 import numpy as np
 import pytest
 import scipy.linalg
@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Subset
 
-from infobatch.lab.recipes import load_recipe
+from infobatch.lab.recipes import load_recipe, readers
 from infobatch.lab.recipes.camvid import mean_iou, mirrored
 from infobatch.lab.recipes.cifar10 import PADDING, cropped_and_flipped
 from infobatch.lab.recipes.frechet import frechet_distance
@@ -23,7 +23,7 @@ from infobatch.lab.recipes.mae import (
     with_constant,
 )
 from infobatch.lab.recipes.mixing import cutmix, mixup
-from infobatch.lab.recipes.readers import CamVid, Cifar10, Covertype
+from infobatch.lab.recipes.readers import CamVid, Cifar10, Covertype, cifar10
 from infobatch.lab.recipes.stories260k import BOS, FIRST_BYTE, Stories260K
 from infobatch.lab.recipes.tensors import Tensors, column
 from recipe_data import DATA, needs_data
@@ -344,15 +344,36 @@ def test_published_cifar10(tmp_path):
     images, labels = ours.train(10_500)
     assert images.shape == (10_500, 3, 32, 32)
     assert labels[:5].tolist() == [6, 9, 9, 4, 1], "frog, truck, truck, deer, automobile"
-    folder = tmp_path / "cifar-10-batches-py"
+    folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
-    for name, part in (("data_batch_1", slice(0, 400)), ("test_batch", slice(400, 500))):
-        batch = {b"data": images[part].reshape(-1, 3072), b"labels": labels[part].tolist()}
-        (folder / name).write_bytes(pickle.dumps(batch))
+    for name, part in (("data_batch_1.bin", slice(0, 400)), ("test_batch.bin", slice(400, 500))):
+        records = np.column_stack([labels[part], images[part].reshape(-1, 3072)])
+        (folder / name).write_bytes(records.astype(np.uint8).tobytes())
     published = Cifar10(tmp_path)
     assert np.array_equal(published.train(300)[0], images[:300])
     assert np.array_equal(published.train(300)[1], labels[:300])
     assert np.array_equal(published.test()[0], images[400:500])
+
+
+def test_cifar10_of_the_hub(tmp_path, monkeypatch):
+    """Read by the real datasets library, from a repository of the hub's form on this disk."""
+    monkeypatch.setattr(readers, "HUB_CIFAR10", str(tmp_path / "repository"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 32, 32, 3), dtype=np.uint8)
+    features = datasets.Features(img=datasets.Image(), label=datasets.ClassLabel(10))
+    for split, part in (("train", slice(0, 20)), ("test", slice(20, 30))):
+        rows = {"img": [Image.fromarray(image) for image in pixels[part]]}
+        rows["label"] = [number % 10 for number in range(len(rows["img"]))]
+        path = tmp_path / "repository" / "data" / f"{split}-00000-of-00001.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(path)
+    source = cifar10(None, "hub")
+    images, labels = source.train(15)
+    assert np.array_equal(images, pixels[:15].transpose(0, 3, 1, 2))
+    assert labels.tolist() == [*range(10), *range(5)]
+    assert np.array_equal(source.test()[0], pixels[20:].transpose(0, 3, 1, 2))
+    with pytest.raises(ValueError, match="source='web' is not one of folder, hub"):
+        cifar10(None, "web")
 
 
 def test_both_forms_of_camvid(tmp_path):

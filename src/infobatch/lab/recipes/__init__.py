@@ -29,10 +29,10 @@ RECIPES = {
 # lab's own.
 NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "fashion": ((), ()),
-    "cifar10": (("cifar10 or cifar-10-batches-py",), ("PIL",)),
+    "cifar10": (("cifar10 or cifar-10-batches-bin",), ("PIL",)),
     "covertype": (("covtype.npz or covtype.data.gz",), ()),
     "camvid": (("camvid_240x180.zip or CamVid",), ("PIL",)),
-    "mae": (("cifar10 or cifar-10-batches-py",), ("PIL", "transformers")),
+    "mae": (("cifar10 or cifar-10-batches-bin",), ("PIL", "transformers")),
     "diffusion": ((), ("diffusers",)),
     "alpaca": (("alpaca_25k.json.gz", "stories260K"), ("transformers",)),
 }

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from infobatch.lab.recipes.image_classification import ImageClassification
-from infobatch.lab.recipes.readers import Cifar10
+from infobatch.lab.recipes.readers import cifar10
 from infobatch.lab.recipes.tensors import Tensors
 from infobatch.lab.training import SMOKE_TRAIN
 
@@ -26,17 +26,19 @@ PADDING = 4
 class Recipe(ImageClassification):
     """A ResNet of 308,650 parameters, SGD by default."""
 
+    source: str = "folder"
+
     epochs = 12
     margin = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.source = Cifar10(self.folder)
+        self.images = cifar10(self.folder, self.source)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
         """50,000 images to train, 10,000 to test, as uint8."""
-        train_x, train_y = self.source.train(SMOKE_TRAIN if self.smoke else 50_000)
-        test_x, test_y = self.source.test()
+        train_x, train_y = self.images.train(SMOKE_TRAIN if self.smoke else 50_000)
+        test_x, test_y = self.images.test()
         tensors = map(torch.from_numpy, (train_x, train_y, test_x, test_y))
         train_images, train_labels, test_images, test_labels = tensors
         return Tensors(train_images, train_labels), Tensors(test_images, test_labels)

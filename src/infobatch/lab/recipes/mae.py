@@ -18,7 +18,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from infobatch import PerSample, scoring
 from infobatch.lab.recipes.cifar10 import standardised
 from infobatch.lab.recipes.evaluation import batches, only_looking
-from infobatch.lab.recipes.readers import Cifar10
+from infobatch.lab.recipes.readers import cifar10
 from infobatch.lab.recipes.tensors import Tensors, column
 from infobatch.lab.training import SMOKE_TRAIN
 
@@ -36,6 +36,7 @@ class Recipe:
 
     folder: Path | None = None
     smoke: bool = False
+    source: str = "folder"
 
     epochs = 20
     batch_size = 128
@@ -45,13 +46,13 @@ class Recipe:
     margin = 1.0
 
     def __post_init__(self) -> None:
-        self.source = Cifar10(self.folder)
+        self.images = cifar10(self.folder, self.source)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
         """The first 20,000 images to train, the first 5,000 test images for the probe."""
         count = SMOKE_TRAIN if self.smoke else NUM_TRAIN
-        train_x, train_y = map(torch.from_numpy, self.source.train(count))
-        test_x, test_y = map(torch.from_numpy, self.source.test())
+        train_x, train_y = map(torch.from_numpy, self.images.train(count))
+        test_x, test_y = map(torch.from_numpy, self.images.test())
         self.probe_train = Tensors(train_x[:NUM_PROBE], train_y[:NUM_PROBE])
         return Tensors(train_x, train_y), Tensors(test_x[:NUM_TEST], test_y[:NUM_TEST])
 

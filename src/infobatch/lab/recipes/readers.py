@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from infobatch.lab.recipes import require_data
+from infobatch.lab.recipes import one_of, require_data
 
 _MOSAIC_SIDE, _MOSAIC_IMAGES = 100, 10_000
 _GET_CIFAR10 = (
     "Expected the folder 'cifar10' with train_1.webp to train_5.webp, test.webp and the labels, or "
-    "'cifar-10-batches-py'. Get the latter with torchvision.datasets.CIFAR10(DIR, download=True), or "
-    "from https://www.cs.toronto.edu/~kriz/cifar.html; cite Krizhevsky 2009 (no licence is stated)."
+    "'cifar-10-batches-bin', the binary version of https://www.cs.toronto.edu/~kriz/cifar.html; or let "
+    "Hugging Face datasets download it: --set source=hub. Cite Krizhevsky 2009 (no licence is stated)."
 )
 _GET_CAMVID = (
     "Expected camvid_240x180.zip, or the folder 'CamVid' of "
@@ -43,11 +42,41 @@ _GET_ALPACA = (
 )
 
 
+CIFAR10_SOURCES = ("folder", "hub")
+HUB_CIFAR10 = "uoft-cs/cifar10"
+
+
+def cifar10(folder: Path | None, source: str) -> Cifar10 | HubCifar10:
+    """CIFAR-10 from the user's folder, or from the Hugging Face hub."""
+    one_of("source", source, CIFAR10_SOURCES)
+    return HubCifar10() if source == "hub" else Cifar10(folder)
+
+
+class HubCifar10:
+    """CIFAR-10 as Hugging Face datasets download it, once, into their cache."""
+
+    def train(self, count: int = 50_000) -> tuple[np.ndarray, np.ndarray]:
+        """The first images (n, 3, 32, 32) uint8 and labels."""
+        return self._split(f"train[:{count}]")
+
+    def test(self) -> tuple[np.ndarray, np.ndarray]:
+        """The test images (10,000, 3, 32, 32) uint8 and labels."""
+        return self._split("test")
+
+    def _split(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        from datasets import load_dataset  # noqa: PLC0415 - only for who asks for the hub
+
+        rows = load_dataset(HUB_CIFAR10, split=split)
+        images = np.stack([np.asarray(image.convert("RGB")) for image in rows["img"]])
+        images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        return images, np.asarray(rows["label"], np.int64)
+
+
 class Cifar10:
     """CIFAR-10 in the official order; a split is decoded when it is asked for."""
 
     def __init__(self, folder: Path | None) -> None:
-        published = "cifar-10-batches-py"
+        published = "cifar-10-batches-bin"
         self.is_published = folder is not None and (folder / published).exists()
         self.path = require_data(
             folder, published if self.is_published else "cifar10", _GET_CIFAR10
@@ -65,20 +94,20 @@ class Cifar10:
     def test(self) -> tuple[np.ndarray, np.ndarray]:
         """The test images (10,000, 3, 32, 32) uint8 and labels."""
         if self.is_published:
-            return self._batch("test_batch")
+            return self._batch("test_batch.bin")
         return self._mosaic("test.webp"), np.load(self.path / "test_labels.npy").astype(np.int64)
 
     def _part(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         if self.is_published:
-            return self._batch(f"data_batch_{number}")
+            return self._batch(f"data_batch_{number}.bin")
         labels = np.load(self.path / "train_labels.npy").astype(np.int64)
         part = slice((number - 1) * _MOSAIC_IMAGES, number * _MOSAIC_IMAGES)
         return self._mosaic(f"train_{number}.webp"), labels[part]
 
     def _batch(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        with (self.path / name).open("rb") as file:
-            batch = pickle.load(file, encoding="bytes")  # the form that the authors publish
-        return batch[b"data"].reshape(-1, 3, 32, 32), np.asarray(batch[b"labels"], np.int64)
+        """A file of the authors' binary version: records of a label and 3,072 pixels."""
+        records = np.fromfile(self.path / name, np.uint8).reshape(-1, 1 + 3 * 32 * 32)
+        return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)
 
     def _mosaic(self, name: str) -> np.ndarray:
         """Cut a picture of 100 × 100 images apart."""
