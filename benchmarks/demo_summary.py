@@ -24,15 +24,13 @@ def summary() -> str:
     results = read_results(RESULTS)
     verdicts = {verdict["arm"]: verdict["text"] for verdict in results["verdicts"]}
     lines = [
-        "| training | test accuracy | sample passes saved | seconds | against all data |",
-        "|---|---|---|---|---|",
+        "| training | test accuracy | sample passes saved | against all data |",
+        "|---|---|---|---|",
     ]
     for arm in summarise(results["runs"], arms=results["arms"]):
         accuracy = f"{arm.metric.mean:.1f} ± {arm.metric.sd:.1f}"
         verdict = verdicts.get(arm.arm, "–")
-        lines.append(
-            f"| {NAMES[arm.arm]} | {accuracy} | {arm.saved_fraction:.1%} | {arm.seconds:.0f} | {verdict} |"
-        )
+        lines.append(f"| {NAMES[arm.arm]} | {accuracy} | {arm.saved_fraction:.1%} | {verdict} |")
     return "\n".join(lines)
 
 
