@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import sys
 import time
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import infobatch
+from infobatch.lab.files import write_atomically
+from infobatch.lab.training import versions
 
 BATCH = 1 << 20
 
@@ -58,12 +58,7 @@ def main() -> None:
     nanoseconds = 1e9 * (time.perf_counter() - began) / handed_out
     results = {
         "command": f"python benchmarks/billion.py {' '.join(sys.argv[1:])}".rstrip(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "infobatch": infobatch.__version__,
-        },
+        "versions": versions(),
         "seed": 0,
         "threads": arguments.threads,
         "size": arguments.size,
@@ -75,9 +70,8 @@ def main() -> None:
         "peak_gigabytes": gigabytes(),
         "handing_out_ns_per_sample": nanoseconds,
     }
-    temporary = arguments.out.with_suffix(".tmp")
-    temporary.write_text(json.dumps(results, indent=1) + "\n")
-    temporary.replace(arguments.out)
+    text = json.dumps(results, indent=1) + "\n"
+    write_atomically(arguments.out, lambda path: path.write_text(text))
     print(json.dumps(results, indent=1))
 
 

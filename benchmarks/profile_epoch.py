@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-import infobatch
+from infobatch.lab.files import write_atomically
+from infobatch.lab.training import versions
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
@@ -64,20 +64,15 @@ def main() -> None:
     seconds = {part: times[part] for part in PARTS}
     results = {
         "command": f"python benchmarks/profile_epoch.py {' '.join(sys.argv[1:])}",
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "infobatch": infobatch.__version__,
-        },
+        "versions": versions(),
         "seed": 0,
         "threads": torch.get_num_threads(),
         "samples": len(training.pruned.plan),
         "seconds": seconds,
         "shares": {part: value / sum(seconds.values()) for part, value in seconds.items()},
     }
-    temporary = arguments.out.with_suffix(".tmp")
-    temporary.write_text(json.dumps(results, indent=1) + "\n")
-    temporary.replace(arguments.out)
+    text = json.dumps(results, indent=1) + "\n"
+    write_atomically(arguments.out, lambda path: path.write_text(text))
     for part, share in sorted(results["shares"].items(), key=lambda pair: -pair[1]):
         print(f"{part:16} {share:7.2%}")
 

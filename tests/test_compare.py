@@ -223,6 +223,9 @@ def test_a_failing_task_is_told_without_a_traceback(tmp_path):
     run = infobatch("compare", broken, *arguments, check=False)
     assert run.exit_code == 2
     assert "broken does not define model()" in run.stderr
+    broken.write_text("raise ValueError('expected data[index], got [/red]')")
+    run = infobatch("compare", broken, *arguments, check=False)
+    assert "ValueError: expected data[index], got [/red]" in run.stderr, "brackets are text"
     broken.write_text("import nonsense_that_is_not_there")
     run = infobatch("compare", broken, *arguments, check=False)
     assert "fails on import: ModuleNotFoundError" in run.stderr

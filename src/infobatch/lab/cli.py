@@ -21,7 +21,7 @@ from infobatch.lab.live import LiveTable, results_table
 from infobatch.lab.recipes import DATA_VARIABLE, NEEDS, RECIPES, data_folder
 from infobatch.lab.report import write_report
 from infobatch.lab.results import read_results
-from infobatch.lab.run import parse_options
+from infobatch.lab.run import parse_options, print_error
 from infobatch.lab.task import TaskError
 from infobatch.policies import POLICIES
 
@@ -40,9 +40,7 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except (TaskError, ValueError, JobFailed) as error:
-        Console(stderr=True).print(
-            f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True, markup=True
-        )
+        print_error(error)
         raise typer.Exit(1 if isinstance(error, JobFailed) else 2) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("Stopped. The same command goes on from here.")
@@ -111,7 +109,8 @@ def _compare(comparison: Comparison, *, jobs: int) -> None:
         results = comparison.run(at_once=jobs, watch=live.watch)
     console.print(results_table(results))
     for verdict in results["verdicts"]:
-        console.print(f"{verdict['arm']}: {verdict['text']}", highlight=False, soft_wrap=True)
+        told = f"{verdict['arm']}: {verdict['text']}"
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
     page = write_report(comparison.out)
     console.print(f"Wrote {comparison.out / 'results.json'} and {page}", soft_wrap=True)
 

@@ -50,7 +50,8 @@ class LiveTable:
                 metric = (job.result or {}).get("metric")
                 told = "not finite" if metric is None else f"{metric:.4g}"
                 name = f"{job.folder.parent.name}/{job.folder.name}"
-                self._console.print(f"{name}: {comparison.task.metric} {told}", highlight=False)
+                line = f"{name}: {comparison.task.metric} {told}"
+                self._console.print(line, highlight=False, markup=False)
         else:
             self._standings[key] = event
         if self._console.is_terminal:

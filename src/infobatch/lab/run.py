@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from infobatch.lab.arms import Arm
@@ -67,8 +68,14 @@ def main(  # noqa: PLR0917 - a command line
                 events=events,
             )
     except (TaskError, ValueError) as error:
-        Console(stderr=True).print(f"[red]Error:[/red] {error}", highlight=False, soft_wrap=True)
+        print_error(error)
         raise typer.Exit(2) from None
+
+
+def print_error(error: Exception) -> None:
+    """Tell an error in words; what stands in brackets in it is text, not markup."""
+    told = f"[red]Error:[/red] {escape(str(error))}"
+    Console(stderr=True).print(told, highlight=False, soft_wrap=True)
 
 
 def run_once(

@@ -1,6 +1,6 @@
 """Instruction tuning: the pretrained Llama of 260,032 parameters on Stanford Alpaca.
 
-The 9,229 rows of ``random_9k`` for 4 epochs, rows cut to 192 tokens: some five minutes on two cores.
+The 9,229 rows of ``random_9k`` for 4 epochs, rows cut to 192 tokens: minutes on two cores.
 """
 
 from __future__ import annotations

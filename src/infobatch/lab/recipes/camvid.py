@@ -1,6 +1,6 @@
 """Semantic segmentation of CamVid's street scenes with a small encoder-decoder and an auxiliary head.
 
-367 images of 180 × 240 for 30 epochs: some five minutes on two cores.
+367 images of 180 × 240 for 30 epochs: minutes on two cores.
 """
 
 from __future__ import annotations

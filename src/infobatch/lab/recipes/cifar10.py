@@ -1,6 +1,6 @@
 """Image classification on CIFAR-10 with a small ResNet, cropped and flipped at random.
 
-All 50,000 images for 12 epochs: some five minutes on two cores.
+All 50,000 images for 12 epochs: minutes on two cores.
 """
 
 from __future__ import annotations

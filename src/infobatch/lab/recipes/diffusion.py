@@ -1,6 +1,6 @@
 """Diffusion: a small UNet of diffusers on the embedded part of Fashion-MNIST.
 
-12,000 images, halved to 14 × 14, for 12 epochs: some five minutes on two cores.
+12,000 images, halved to 14 × 14, for 12 epochs: minutes on two cores.
 """
 
 from __future__ import annotations

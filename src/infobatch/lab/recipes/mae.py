@@ -1,6 +1,6 @@
 """Pretraining: a masked autoencoder on CIFAR-10, judged by a linear probe of its frozen features.
 
-20,000 images for 20 epochs: some five minutes on two cores. The probe is fitted halfway and at the
+20,000 images for 20 epochs: minutes on two cores. The probe is fitted halfway and at the
 end: reading the features takes as long as an epoch.
 """
 
