@@ -63,6 +63,14 @@ def test_accelerate(processes, tmp_path):
     assert resumed == saved + "\n"  # nothing was left to train
 
 
+def test_torchdata_fashion():
+    example = EXAMPLES / "torchdata_fashion.py"
+    command = [sys.executable, example, "--epochs", "3", "--samples", "1000"]
+    run = subprocess.run(command, check=True, timeout=240, capture_output=True, text=True)
+    assert "of 3,000 sample passes" in run.stdout, "no sample twice, none lost over the stop"
+    assert len(example.read_text().splitlines()) <= 60
+
+
 def test_lightning_fashion(tmp_path):
     command = [sys.executable, EXAMPLES / "lightning_fashion.py", "--epochs", "3"]
     run = subprocess.run(
