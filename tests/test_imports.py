@@ -10,7 +10,8 @@ import infobatch
 PACKAGE = Path(infobatch.__file__).parent
 # Each layer imports only from those before it.
 LAYERS = [
-    {"plan", "per_sample", "checks", "savings", "sampler", "dealing"},
+    {"cipher", "per_sample", "checks", "savings", "sampler", "dealing"},
+    {"plan"},
     {"distributed"},
     {"policies", "ledger", "state", "batch"},
     {"weighting"},

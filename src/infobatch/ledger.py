@@ -36,6 +36,8 @@ class Progress(NamedTuple):
 
 @torch.inference_mode(False)  # a buffer must outlive the mode it happens to be made in
 def _unvisited(count: int, device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":  # numpy asks for huge pages, which random access is faster in
+        return torch.from_numpy(np.full(count, _UNVISITED, np.float32))
     return torch.full((count,), _UNVISITED, dtype=torch.float32, device=device)
 
 
@@ -373,9 +375,8 @@ class Ledger:
     def _own_losses(self) -> torch.Tensor:
         if self._by_position is None:
             return _unvisited(len(self), torch.device("cpu"))
-        for start in range(0, self.taken, _FOLD_BLOCK):
-            block = self._by_position[start : min(start + _FOLD_BLOCK, self.taken)]
-            block.masked_fill_(block == _UNVISITED, _UNSCORED)  # a loss of minus infinity
+        # A loss of minus infinity does not mean that the sample was not visited.
+        self._by_position[: self.taken].nan_to_num_(_UNSCORED, _UNSCORED, _UNSCORED)
         return self._by_position
 
     def losses_by_position(self) -> FloatArray:

@@ -10,8 +10,6 @@ epoch sum to the number of samples (the paper's Eq. 8, "forced").
 
 from __future__ import annotations
 
-import sys
-import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from infobatch.cipher import Cipher
+
 FloatArray = npt.NDArray[np.float32]
 LabelArray = npt.NDArray[np.uint8]
 
 MAX_STRATA = 254
 _DROPPED = 255  # the label of a sample that is not in the plan
-_BLOCK = 1 << 15  # samples drawn at a time: the temporaries stay in the processor's cache
-_WORTH_A_THREAD = 1 << 16
+_BLOCK = 1 << 16  # samples drawn at a time: the temporaries stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Plan:
     @property
     def whole(self) -> bool:
         """Whether every sample is visited (then every weight is exactly 1)."""
-        return len(self.words) == self.num_samples
+        return len(self) == self.num_samples
 
     @property
     def order(self) -> torch.Tensor:
@@ -160,17 +159,18 @@ def draw_plan(strata: Strata, *, seed: int, epoch: int, share: Share = ALL) -> P
 
     Each sample has random numbers of its own, keyed by (seed, epoch) and its index. So a draw
     changes little where few scores do: a sample that crosses a threshold moves itself, and the
-    counts' correction moves a handful of others.
+    counts' correction takes or leaves a handful of others.
     """
     labels = strata.labels
     streams = np.random.SeedSequence((seed, epoch, share.first)).spawn(3)
     keep_stream, order_stream, repair_stream = streams
     # np.bincount would widen the labels to eight bytes each.
-    sizes = np.array([np.count_nonzero(labels == g) for g in range(len(strata.ratios) + 1)])
+    others = [np.count_nonzero(labels == g) for g in range(1, len(strata.ratios) + 1)]
+    sizes = np.array([len(labels) - sum(others), *others])
     weights = np.ones(len(sizes))
     if any(strata.ratios):
         targets = keep_counts(sizes, strata.ratios)
-        labels = _keep_exactly(strata, targets, keep_stream, repair_stream)
+        labels = _keep_exactly(strata, sizes, targets, keep_stream, repair_stream)
         if strata.rescale:
             weights = np.divide(sizes, targets, out=weights, where=targets > 0)
     else:
@@ -192,6 +192,7 @@ def keep_counts(sizes: npt.NDArray[np.int64], ratios: Sequence[float]) -> npt.ND
 
 def _keep_exactly(
     strata: Strata,
+    sizes: npt.NDArray[np.int64],
     targets: npt.NDArray[np.int64],
     keep_stream: np.random.SeedSequence,
     repair_stream: np.random.SeedSequence,
@@ -203,28 +204,32 @@ def _keep_exactly(
     samples of a stratum are interchangeable in both steps, every subset of k is equally likely.
     """
     labels = strata.labels
-    count = len(labels)
     bits = np.random.SFC64(keep_stream)
     # A byte of randomness decides; what its coarseness leaves is part of the correction.
-    prune_below = [min(round(ratio * 256), 255) for ratio in strata.ratios]
-    keep = np.ones(count, np.bool_)
-    for start in range(0, count, _BLOCK):
+    prune_below = [np.uint8(min(round(ratio * 256), 255)) for ratio in strata.ratios]
+    surplus = sizes - targets
+    kept_labels = np.empty_like(labels)
+    for start in range(0, len(labels), _BLOCK):
         block = labels[start : start + _BLOCK]
         random = bits.random_raw((len(block) + 7) // 8).view(np.uint8)[: len(block)]
+        dropped = np.zeros(len(block), np.uint8)
         for label, limit in enumerate(prune_below, 1):
-            keep[start : start + _BLOCK] &= (block != label) | (random >= np.uint8(limit))
+            pruned = (block == label) & (random < limit)
+            surplus[label] -= np.count_nonzero(pruned)
+            dropped |= pruned.view(np.uint8)
+        # 255 | label = 255, where 0 - 1 = 255; np.where would take 25 times as long.
+        np.bitwise_or(
+            np.negative(dropped, out=dropped), block, out=kept_labels[start : start + _BLOCK]
+        )
 
     generator = np.random.Generator(np.random.SFC64(repair_stream))
     for label in range(1, len(targets)):
-        in_stratum = labels == label
-        surplus = int(np.count_nonzero(keep & in_stratum) - targets[label])
-        if surplus:
-            movable = in_stratum & (keep if surplus > 0 else ~keep)
-            keep[_choose(movable, abs(surplus), generator)] = surplus < 0
-    # 255 | label = 255 where not kept, in place; np.where would take 25 times as long.
-    kept_labels: LabelArray = keep.view(np.uint8)
-    kept_labels -= np.uint8(1)
-    kept_labels |= labels
+        excess = int(surplus[label])
+        if excess > 0:
+            kept_labels[_choose(kept_labels == label, excess, generator)] = _DROPPED
+        elif excess < 0:
+            lost = (labels == label) & (kept_labels == _DROPPED)
+            kept_labels[_choose(lost, -excess, generator)] = label
     return kept_labels
 
 
@@ -249,78 +254,23 @@ def _choose(
 def _in_random_order(
     labels: LabelArray, num_classes: int, stream: np.random.SeedSequence
 ) -> tuple[npt.NDArray[Any], int]:
-    """Pack the samples that are not dropped into words and shuffle them.
-
-    A 64-bit key carries random bits on top and the word below, so that one sort of plain integers
-    both shuffles and carries the payload. Two samples that agree in all random bits (at least 32 of
-    them) stay in the order of their indices, side by side, which no training can notice.
-    """
+    """Pack the samples that are not dropped into words and shuffle them."""
     count = len(labels)
     place_bits = max(1, (count - 1).bit_length())
-    word_bits = place_bits + (num_classes - 1).bit_length()
-    bits = np.random.SFC64(stream)
-    keys = np.empty(count - np.count_nonzero(labels == _DROPPED), np.uint64)
-    make_keys = _half_random_keys if word_bits <= 32 else _mostly_random_keys
+    word: Any = np.uint32 if place_bits + (num_classes - 1).bit_length() <= 32 else np.uint64
+    cipher = Cipher(word, stream)
+    words = np.empty(count - np.count_nonzero(labels == _DROPPED), word)
     filled = 0
     for start in range(0, count, _BLOCK):
         block = labels[start : start + _BLOCK]
+        packed = block.astype(word)
+        packed <<= word(place_bits)
+        packed |= np.arange(start, start + len(block), dtype=word)
         kept = np.flatnonzero(block != _DROPPED)
-        into = keys[filled : filled + len(kept)]
-        make_keys(bits, block, start, place_bits, word_bits).take(kept, out=into, mode="clip")
+        into = words[filled : filled + len(kept)]
+        packed.take(kept, out=into, mode="clip")
+        cipher.encrypt(into)
         filled += len(kept)
-    _sort(keys)
-    if word_bits <= 32:
-        return _low_halves(keys), place_bits
-    keys &= np.uint64((1 << word_bits) - 1)
-    return keys, place_bits
-
-
-def _half_random_keys(
-    bits: np.random.SFC64, block: LabelArray, start: int, place_bits: int, word_bits: int
-) -> npt.NDArray[np.uint64]:
-    """Keys of 32 random bits above a word of 32: the halves are written without any shifting."""
-    count = len(block)
-    keys = np.empty(count, np.uint64)
-    halves = keys.view(np.uint32).reshape(count, 2)
-    low, high = (halves[:, 0], halves[:, 1])[:: 1 if sys.byteorder == "little" else -1]
-    high[:] = bits.random_raw((count + 1) // 2).view(np.uint32)[:count]
-    words = np.arange(start, start + count, dtype=np.uint32)
-    if word_bits > place_bits:
-        words += block.astype(np.uint32) << np.uint32(place_bits)
-    low[:] = words
-    return keys
-
-
-def _mostly_random_keys(
-    bits: np.random.SFC64, block: LabelArray, start: int, place_bits: int, word_bits: int
-) -> npt.NDArray[np.uint64]:
-    """Keys of a word that is longer than 32 bits and random ones above it."""
-    keys: npt.NDArray[np.uint64] = bits.random_raw(len(block)) << np.uint64(word_bits)
-    keys |= np.arange(start, start + len(block), dtype=np.uint64)
-    keys |= block.astype(np.uint64) << np.uint64(place_bits)
-    return keys
-
-
-def _sort(keys: npt.NDArray[np.uint64]) -> None:
-    """Sort in place, in two threads where torch may use two: numpy sorts without the interpreter."""
-    if torch.get_num_threads() == 1 or len(keys) < _WORTH_A_THREAD:
-        keys.sort()
-        return
-    middle = len(keys) // 2
-    keys.partition(middle)
-    other = threading.Thread(target=keys[middle:].sort)
-    other.start()
-    keys[:middle].sort()
-    other.join()
-
-
-def _low_halves(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
-    """The lower 32 bits of each key, in the keys' own memory; half of it is given back."""
-    count = len(keys)
-    narrow = keys.view(np.uint32)
-    for start in range(0, count, _BLOCK):
-        block = keys[start : start + _BLOCK]
-        narrow[start : start + len(block)] = block.astype(np.uint32)
-    del narrow, block  # nothing may look at the memory that goes
-    keys.resize((count + 1) // 2, refcheck=False)
-    return keys.view(np.uint32)[:count]
+    words.sort()
+    cipher.decrypt(words)
+    return words, place_bits

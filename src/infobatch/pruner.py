@@ -390,9 +390,11 @@ class Pruner:
         # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
         prunes = epoch < round(self.delta * self.num_epochs, 9)
         ranks = self._ranks()
-        unseen = np.isnan(scores)
+        # A mask of them costs a pass and a byte a sample, and most often there are none.
+        unseen = np.isnan(scores) if np.isnan(scores.min(initial=np.inf)) else None
+        nothing_seen = unseen is not None and bool(unseen.all())
         # A share without scores must not leave the others' sums waiting for it.
-        if not prunes or (unseen.all() and not self.sharded):
+        if not prunes or (nothing_seen and not self.sharded):
             return whole_plan(len(scores), seed=seed, epoch=epoch, share=ranks.share)
         readable = scores.view()
         readable.flags.writeable = False
@@ -405,9 +407,9 @@ class Pruner:
                 f"{self.policy!r}.strata() gave {len(strata.labels)} labels, expected one for each "
                 f"of the {len(scores)} samples."
             )
-        if unseen.any():
+        if unseen is not None:
             strata = replace(strata, labels=strata.labels * ~unseen)
-        del unseen  # a byte a sample, which the draw can use
+            del unseen  # a byte a sample, which the draw can use
         return draw_plan(strata, seed=seed, epoch=epoch, share=ranks.share)
 
     def _is_over(self) -> bool:
