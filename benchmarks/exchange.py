@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import sys
 import time
@@ -22,6 +21,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import infobatch
+from infobatch.lab.files import write_atomically
+from infobatch.lab.training import versions
 
 
 def boundary(pruner: infobatch.Pruner, rng: np.random.Generator) -> float:
@@ -79,12 +80,7 @@ def main() -> None:
     arguments = parser.parse_args()
     results = {
         "command": f"python benchmarks/exchange.py {' '.join(sys.argv[1:])}".rstrip(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "infobatch": infobatch.__version__,
-        },
+        "versions": versions(),
         "size": arguments.size,
         "seeds": "the rank's number",
         "measurements": [],
@@ -98,9 +94,8 @@ def main() -> None:
             flush=True,
         )
     if arguments.out:
-        temporary = arguments.out.with_suffix(".tmp")
-        temporary.write_text(json.dumps(results, indent=1) + "\n")
-        temporary.replace(arguments.out)
+        text = json.dumps(results, indent=1) + "\n"
+        write_atomically(arguments.out, lambda path: path.write_text(text))
 
 
 if __name__ == "__main__":

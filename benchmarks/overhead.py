@@ -6,14 +6,13 @@
 
 Every figure is the median of interleaved repeats, on one thread. Milliseconds are of this machine; the
 ratios are what carries over. Memory is the resident size of a child process, at its peak (VmHWM, reset before
-the boundary) and after, less what it was before the pruner was made.
+the boundary) and after: how much larger with N samples than with N / 2, so that constants do not count.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import infobatch
+from infobatch.lab.files import write_atomically
+from infobatch.lab.training import versions
 
 POLICIES = ("mean", "quantile")
 
@@ -70,23 +71,24 @@ def boundaries(size: int, repeats: int) -> dict[str, float]:
     for _ in range(repeats):
         times["random_sampler"].append(milliseconds(lambda: next(iter(RandomSampler(range(size))))))
         for policy, pruner in pruners.items():
-            times[policy].append(milliseconds(lambda p=pruner: next(iter(p.sampler))))
+            next(iter(pruner.sampler))
             train_one_epoch(pruner, rng)
+            times[policy].append(milliseconds(lambda p=pruner: next(iter(p.sampler))))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def updates(size: int, repeats: int) -> dict[str, float]:
-    """Microseconds an update, beside losses.mean(); a pruned epoch."""
+    """Microseconds an update, beside losses.mean(); a pruned epoch, in slices of ten calls in turn."""
     result = {}
     for batch in (128, 1024):
         losses = torch.rand(batch, requires_grad=True)
-        count = min(size // 2 // batch, 300)
+        slices = min(size // 2 // batch // 10, 40)
         times: dict[str, list[float]] = {"mean": [], "update": [], "update_index": []}
-        for repeat in range(repeats):
+        for _ in range(repeats if size < 2_000_000 else 2):
             pruner = pruner_after_one_epoch(size, "mean")
             walk = iter(pruner.sampler)
             index = torch.tensor([next(walk) for _ in range(batch)])
-            hand_out(walk, batch * (count - 1))
+            hand_out(walk, batch * 10 * slices)
             by_index = pruner_after_one_epoch(size, "mean")
             by_index.set_epoch(1)
             by_index.update(losses, index=index)
@@ -96,13 +98,12 @@ def updates(size: int, repeats: int) -> dict[str, float]:
                 "update": partial(pruner.update, losses),
                 "update_index": partial(by_index.update, losses, index=index),
             }
-            for name, action in actions.items():
-                began = time.perf_counter()
-                for _ in range(count - 2):
-                    action()
-                times[name].append(1e6 * (time.perf_counter() - began) / (count - 2))
-            if size > 2_000_000 and repeat == 1:
-                break
+            for _ in range(slices):
+                for name, action in actions.items():
+                    began = time.perf_counter()
+                    for _ in range(10):
+                        action()
+                    times[name].append(1e5 * (time.perf_counter() - began))
         for name, values in times.items():
             result[f"{name}_{batch}_us"] = statistics.median(values)
     return result
@@ -127,25 +128,28 @@ def handing_out(size: int, repeats: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def peak_bytes_per_sample(size: int, policy: str) -> dict[str, float]:
+def bytes_per_sample(size: int, policy: str) -> dict[str, float]:
+    """What a boundary's resident memory grows by from half the samples to all, each a sample."""
+    half, whole = resident_bytes(size // 2, policy), resident_bytes(size, policy)
+    return {when: (whole[when] - half[when]) / (size - size // 2) for when in whole}
+
+
+def resident_bytes(size: int, policy: str) -> dict[str, float]:
     """Run one boundary in a fresh process and read its resident memory at the peak and after."""
     code = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
-import overhead, resource, gc, numpy as np
+import overhead, resource, gc
 def resident():
     return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()
 def reset_peak():
     open('/proc/self/clear_refs', 'w').write('5')
 def peak():
     return next(int(l.split()[1]) * 1024 for l in open('/proc/self/status') if l.startswith('VmHWM'))
-warm = overhead.pruner_after_one_epoch(1000, {policy!r}); next(iter(warm.sampler))
-gc.collect()
-base = resident()
 pruner = overhead.pruner_after_one_epoch({size}, {policy!r})
 gc.collect(); reset_peak()
 next(iter(pruner.sampler))
 gc.collect()
-print((peak() - base) / {size}, (resident() - base) / {size})
+print(peak(), resident())
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     at_peak, after = map(float, run.stdout.split())
@@ -217,8 +221,9 @@ def missed_targets(rows: list[dict]) -> list[str]:
             )
         target(f"{name}: handing out", row["hand_out_ratio"], 1)
         if size >= 10_000_000:
-            target(f"{name}: bytes at the peak", row["bytes_per_sample"]["mean"]["peak"], 12)
-            target(f"{name}: bytes between", row["bytes_per_sample"]["mean"]["after"], 10)
+            figures = row["bytes_per_sample"]["mean"]  # a page more or less is no tenth of a byte
+            target(f"{name}: bytes at the peak", round(figures["peak"], 1), 12)
+            target(f"{name}: bytes between", round(figures["after"], 1), 10)
         target(f"{name}: bytes of a checkpoint", row["checkpoint"]["bytes_per_sample"], 8.1)
         target(f"{name}: writing a checkpoint", row["checkpoint"]["ratio"], 2)
         target("loader, whole epoch", row["loader_ratio"]["sampler"], 1.25)
@@ -250,7 +255,7 @@ def measure(size: int, repeats: int) -> dict[str, object]:
             name: loader[name] / loader["plain"] for name in ("sampler", "batch_sampler")
         },
         "checkpoint": checkpoint(size, repeats),
-        "bytes_per_sample": {policy: peak_bytes_per_sample(size, policy) for policy in POLICIES},
+        "bytes_per_sample": {policy: bytes_per_sample(size, policy) for policy in POLICIES},
     }
 
 
@@ -264,12 +269,7 @@ def main() -> None:
     torch.set_num_threads(1)
     results = {
         "command": f"python benchmarks/overhead.py {' '.join(sys.argv[1:])}".rstrip(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "infobatch": infobatch.__version__,
-        },
+        "versions": versions(),
         "threads": 1,
         "seeds": [0, 1],
         "measurements": [],
@@ -301,9 +301,8 @@ def main() -> None:
             flush=True,
         )
         if arguments.out:
-            temporary = arguments.out.with_suffix(".tmp")
-            temporary.write_text(json.dumps(results, indent=1) + "\n")
-            temporary.replace(arguments.out)
+            text = json.dumps(results, indent=1) + "\n"
+            write_atomically(arguments.out, lambda path, text=text: path.write_text(text))
     if arguments.check:
         missed = missed_targets(results["measurements"])
         print("\n".join(f"missed: {line}" for line in missed) or "all targets met")

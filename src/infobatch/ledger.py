@@ -181,7 +181,9 @@ class Ledger:
         """Write the losses of the samples ``index``."""
         if self._by_index is None or self._by_index.device != index.device:
             self._by_index = self._indices_on(index.device)
-        values = values.detach().to(index.device, torch.float32)
+        values = values.detach()
+        if values.dtype is not torch.float32 or values.device != index.device:
+            values = values.to(index.device, torch.float32)
         self._by_index.index_copy_(0, index, values)
         self._merged = self.ranks.world_size == 1
         self.taken += index.shape[0]

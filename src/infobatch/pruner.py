@@ -614,7 +614,7 @@ class Pruner:
                     f"load_state_dict() got a state from the middle of epoch {state['epoch']}, but "
                     "the plan drawn again is not the one that was saved. Expected the same policy "
                     f"(here {self.policy!r}), delta ({self.delta}), num_epochs ({self.num_epochs}) "
-                    "and version of numpy as when it was saved."
+                    "and versions of infobatch and numpy as when it was saved."
                 )
             if by_index:
                 ledger = Ledger(plan, self._ranks(), by_index=torch.from_numpy(losses))
