@@ -71,6 +71,22 @@ def test_torchdata_fashion():
     assert len(example.read_text().splitlines()) <= 60
 
 
+@pytest.mark.slow
+def test_ray_fashion(tmp_path):
+    """Two workers train two epochs; a longer run of the same name goes on from there."""
+    pytest.importorskip("ray")
+    example = EXAMPLES / "ray_fashion.py"
+    command = [sys.executable, example, "--samples", "1000", "--storage", tmp_path]
+    for epochs in ("2", "3"):
+        run = subprocess.run(
+            [*command, "--epochs", epochs], timeout=400, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr[-3000:]
+    assert "of 3,000 sample passes" in run.stdout, "the first two epochs were not made again"
+    assert "test accuracy" in run.stdout
+    assert len(example.read_text().splitlines()) <= 60
+
+
 def test_lightning_fashion(tmp_path):
     command = [sys.executable, EXAMPLES / "lightning_fashion.py", "--epochs", "3"]
     run = subprocess.run(
