@@ -14,7 +14,7 @@ LAYERS = [
     {"plan"},
     {"distributed"},
     {"policies", "ledger", "state", "batch"},
-    {"weighting"},
+    {"weighting", "planning", "endings"},
     {"pruner"},
     {"dataset"},
     {"schedule"},

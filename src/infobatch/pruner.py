@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +12,11 @@ import torch.distributed as dist
 from infobatch.checks import check_count, check_delta, check_index, check_losses, check_scores
 from infobatch.dealing import loader_at_work
 from infobatch.distributed import Ranks, check_ranks, resolve_ranks
+from infobatch.endings import discard_unmatched, warn_of_dealing
 from infobatch.ledger import Ledger, Progress
 from infobatch.per_sample import PerSample
-from infobatch.plan import FloatArray, Plan, draw_plan, fingerprint, whole_plan
+from infobatch.plan import FloatArray, Plan, fingerprint
+from infobatch.planning import plan_epoch
 from infobatch.policies import Policy, check_shardable, resolve_policy
 from infobatch.sampler import Place, PlanBatchSampler, PlanSampler, Route, Walk
 from infobatch.savings import EpochPasses, Savings
@@ -389,28 +389,8 @@ class Pruner:
     def _draw(self, scores: FloatArray, *, epoch: int, seed: int) -> Plan:
         # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
         prunes = epoch < round(self.delta * self.num_epochs, 9)
-        ranks = self._ranks()
-        # A mask of them costs a pass and a byte a sample, and most often there are none.
-        unseen = np.isnan(scores) if np.isnan(scores.min(initial=np.inf)) else None
-        nothing_seen = unseen is not None and bool(unseen.all())
-        # A share without scores must not leave the others' sums waiting for it.
-        if not prunes or (nothing_seen and not self.sharded):
-            return whole_plan(len(scores), seed=seed, epoch=epoch, share=ranks.share)
-        readable = scores.view()
-        readable.flags.writeable = False
-        policy: Any = self.policy
-        strata = (
-            policy.strata(readable, reduce=ranks.sum) if self.sharded else policy.strata(readable)
-        )
-        if len(strata.labels) != len(scores):
-            raise ValueError(
-                f"{self.policy!r}.strata() gave {len(strata.labels)} labels, expected one for each "
-                f"of the {len(scores)} samples."
-            )
-        if unseen is not None:
-            strata = replace(strata, labels=strata.labels * ~unseen)
-            del unseen  # a byte a sample, which the draw can use
-        return draw_plan(strata, seed=seed, epoch=epoch, share=ranks.share)
+        policy = self.policy if prunes else None
+        return plan_epoch(scores, policy, self._ranks(), seed=seed, epoch=epoch)
 
     def _is_over(self) -> bool:
         """Whether all that the loader has to deliver of this epoch was updated."""
@@ -467,14 +447,14 @@ class Pruner:
 
     def _move_to(self, epoch: int) -> None:
         if self._ledger is not None and self._walk is not None and not self._ledger.by_index:
-            self._check_remainder(self._ledger, self._walk)
+            discard_unmatched(self._ledger, self._walk, self._epoch)
         self._exchange()
         ledger, walk = self._ledger, self._walk
         self._ledger = self._walk = None  # freed before the next plan is drawn
         self._prepared = self._drops_rounds = False
         if ledger is not None and (ledger.done() or ledger.by_index or walk is not None):
             if walk is not None and ledger.by_index:
-                self._check_dealing(ledger, walk)
+                warn_of_dealing(ledger, walk, self._epoch)
             unscored = ledger.fold_into(self._scores)
             if self.sharded:
                 unscored = int(ledger.ranks.sum(np.array([float(unscored)]))[0])
@@ -489,46 +469,6 @@ class Pruner:
             self._current_ledger().exchange()
         elif self._ledger is not None and (self._walk is not None or self._ledger.started):
             self._ledger.exchange()  # every rank that walked, whatever became of its walk
-
-    def _check_remainder(self, ledger: Ledger, walk: Walk) -> None:
-        """Drop an epoch's losses if an update was left out where counting could not show it."""
-        waiting = walk.deliverable - ledger.taken
-        if walk.broken_off:
-            return
-        if not walk.asked_by_batch and waiting < ledger.largest_batch:
-            return  # a loader of another kind that may well have dropped an incomplete last batch
-        if ledger.started and walk.exhausted and waiting > 0:
-            ledger.discard()
-            warnings.warn(
-                f"Epoch {self._epoch} ended with {waiting} samples handed out to the loader and "
-                "never updated. Either the loop broke off shortly before the epoch's end, or an "
-                "update was left out; then losses may have met the wrong samples, so none of this "
-                "epoch's were taken as scores. Call skip() for a batch without an update, or carry "
-                "the index in the batch (Pruner, Indexed, with_index).",
-                stacklevel=2,
-            )
-
-    def _check_dealing(self, ledger: Ledger, walk: Walk) -> None:
-        """Warn where the batches were divided among the ranks twice, or not at all."""
-        ranks = ledger.ranks
-        if ranks.world_size == 1 or not walk.exhausted:
-            return
-        share = len(ledger) * ranks.walkers / ranks.world_size  # this rank's part of the epoch
-        room = 2 * ledger.largest_batch
-        if not ranks.global_order and ledger.taken <= share / ranks.world_size + room < share / 1.5:
-            warnings.warn(
-                f"In epoch {self._epoch} rank {ranks.rank} was handed {len(ledger)} samples and updated "
-                f"{ledger.taken}. If the loader deals out the batches to the ranks itself, they were "
-                "divided twice and most samples went unseen: pass Pruner(…, global_order=True).",
-                stacklevel=2,
-            )
-        if ranks.global_order and ledger.taken > 1.5 * share + room:
-            warnings.warn(
-                f"In epoch {self._epoch} each of {ranks.world_size} ranks updated about all "
-                f"{len(ledger)} samples: nothing divided them. Expected a loader that deals out the "
-                "batches itself (accelerator.prepare(loader)); else pass Pruner(…, global_order=False).",
-                stacklevel=2,
-            )
 
     def _passes(self, ledger: Ledger, unscored: int) -> EpochPasses:
         return EpochPasses(
