@@ -30,10 +30,17 @@ SIZE, EPOCHS = 103, 4
 
 
 def drive(out):
-    """Losses that depend on sample and epoch alone; a progress bar asks for len on rank 0 only."""
+    """Losses that depend on sample and epoch alone; a progress bar asks for len on rank 0 only.
+
+    Before, a look at a batch while there is no process group yet, and one on rank 0 alone.
+    """
     train_data = infobatch.InfoBatch(Numbered(SIZE), EPOCHS, delta=1.0)
     loader = DataLoader(train_data, 4, sampler=train_data.sampler, num_workers=1)
+    next(iter(train_data.sampler))
     init()
+    if dist.get_rank() == 0:
+        next(iter(train_data.sampler))
+    assert len(train_data.state_dict()["losses"]) == 0
     plans, visits = [], []
     for epoch in range(EPOCHS):
         if dist.get_rank() == 0:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from infobatch import Plan, Pruner, QuantilePrune, RandomPrune, SoftPrune, Strata
-from infobatch.plan import draw_plan, keep_counts, whole_plan
+from infobatch.plan import draw_plan, fingerprint, keep_counts, whole_plan
 
 policies = st.one_of(
     st.builds(SoftPrune, ratio=st.floats(0, 0.99)),
@@ -170,6 +170,29 @@ def test_words_widen_when_index_and_class_do_not_fit_32_bits():
     plan = Plan(2**40, words, 40, np.array([1.0, 2.0]))
     assert plan.order.tolist() == [5, 2]
     assert plan.weights.tolist() == [2.0, 1.0]
+
+
+def test_plans_that_differ_in_one_sample_or_in_their_weights_are_told_apart():
+    labels = np.zeros(60_000, np.uint8)
+    labels[:30_000] = 1
+    plan = draw_plan(Strata(labels, (0.5,)), seed=0, epoch=1)
+    for sample in range(10):
+        other = labels.copy()
+        other[[sample, 30_000 + sample]] = 0, 1
+        swapped = draw_plan(Strata(other, (0.5,)), seed=0, epoch=1)
+        assert (fingerprint(swapped) == fingerprint(plan)) == np.array_equal(
+            swapped.words, plan.words
+        )
+    unweighted = draw_plan(Strata(labels, (0.5,), rescale=False), seed=0, epoch=1)
+    assert np.array_equal(unweighted.words, plan.words)
+    assert fingerprint(unweighted) != fingerprint(plan)
+
+
+def test_thresholds_that_are_no_numbers_are_not_reported():
+    scores = np.array([1, 2, 3, 4], np.float32)
+    strata = QuantilePrune(bands=((0.5, 0.5), (1.0, 0.25))).strata(scores)
+    assert strata.thresholds == (3.0,)
+    assert strata.labels.tolist() == [2, 2, 1, 1]
 
 
 def test_unseen_samples_are_kept_whatever_the_policy_says():

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import infobatch
 from conftest import Numbered, loss_of, run_epoch
+from infobatch.ledger import Ledger
 
 
 class Stream(IterableDataset):
@@ -199,6 +200,18 @@ def test_indices(index, error, text):
     with pytest.raises(error, match=text):
         pruner.update(torch.ones(2), index=torch.tensor(index))
     assert torch.isnan(pruner.scores).all()
+
+
+def test_an_error_that_is_not_the_indices_fault_is_not_blamed_on_them(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("out of memory")
+
+    pruner = infobatch.Pruner(10, 2)
+    monkeypatch.setattr(Ledger, "shares_of_mean_at", fails)
+    with pytest.raises(RuntimeError, match=r"^out of memory$"):
+        pruner.update(torch.ones(2), index=torch.tensor([1, 2]))
+    with pytest.raises(IndexError, match=r"got indices from 1 to 10, expected 0 to 9"):
+        pruner.update(torch.ones(2), index=torch.tensor([1, 10]))
 
 
 def test_skip_by_index():

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 import distributed_cases
 import infobatch
-from conftest import loss_of
+from conftest import Numbered, loss_of
 
 CASES = Path(distributed_cases.__file__)
 ROOT = CASES.parent.parent
@@ -159,6 +161,27 @@ def test_example():
     assert run.returncode == 0, run.stderr[-3000:]
     assert "Saved" in run.stdout
     assert "test accuracy" in run.stdout
+
+
+def test_a_process_group_stays_out_of_a_spawned_worker():
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        train_data = infobatch.InfoBatch(Numbered(16), 2, process_group=dist.group.WORLD)
+        loader = DataLoader(
+            train_data,
+            8,
+            sampler=train_data.sampler,
+            num_workers=1,
+            multiprocessing_context="spawn",
+        )
+        visited = []
+        for x, _ in loader:
+            train_data.update(x)
+            visited += x.long().tolist()
+    finally:
+        dist.destroy_process_group()
+    assert sorted(visited) == list(range(16))
 
 
 def free_port():

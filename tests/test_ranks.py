@@ -386,6 +386,23 @@ def test_sharded_expected_sum_by_z_test():
     assert abs(z) < 4
 
 
+def test_a_sharded_state_at_an_epoch_s_end_counts_all_ranks_unscored():
+    def work(pruner):
+        length = len(pruner.sampler)
+        walk = iter(pruner.sampler)
+        for position in range(length):
+            next(walk)
+            pruner.update(torch.tensor([float("nan") if position == 1 else 1.0]))
+        state = pruner.state_dict()
+        pruner.set_epoch(1)
+        return state["history"], pruner.state_dict()["history"]
+
+    results, _ = on_ranks(2, work, 40, 3, sharded=True)
+    for at_the_end, moved_on in results:
+        assert at_the_end == moved_on
+        assert at_the_end[0][4] == 2
+
+
 def test_sharded_state():
     straight, _ = on_ranks(2, lambda p: train(p, epochs=2), 103, 3, **OPTIONS, sharded=True)
     stopped, _ = on_ranks(2, seven_steps, 103, 3, **OPTIONS, sharded=True)

@@ -175,6 +175,19 @@ def test_steps_left_out_in_the_first_epoch(skipped):
             assert inner.last_epoch == 10 * (epoch + 1)
 
 
+def test_a_step_before_the_first_update_advances_nothing():
+    train_data = infobatch.InfoBatch(Numbered(80), 4)
+    inner = OneCycleLR(new_optimizer(), 1.0, total_steps=40)
+    scheduler = infobatch.paced(inner, train_data)
+    inner.optimizer.step()
+    scheduler.step()
+    assert inner.last_epoch == 0
+    for x, _ in DataLoader(train_data, 8, sampler=train_data.sampler):
+        train_data.update(loss_of(x, 0))
+        scheduler.step()
+    assert inner.last_epoch == 10
+
+
 @pytest.mark.parametrize("stop", [3, 5, 7, 11])
 def test_state(stop):
     def run(scheduler, optimizer, train_data, steps):

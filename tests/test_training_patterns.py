@@ -163,6 +163,20 @@ def test_nan_and_infinite_losses(bad):
     assert f"{len(victims)} of them without a finite loss" in str(train_data.savings)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_nan_and_infinite_losses_by_index(bad):
+    """A sample without a score was visited all the same: the epoch comes to its end."""
+    pruner = infobatch.Pruner(40, 4, delta=1.0)
+    for epoch in range(2):
+        length = len(pruner.sampler)
+        for index in list(pruner.sampler):
+            pruner.update(torch.tensor([bad if index == 3 else 1.0]), index=torch.tensor([index]))
+        assert pruner.state_dict()["epoch"] == epoch + 1
+        assert pruner.savings.made == 40 * (epoch + 1) == length * (epoch + 1)
+        assert pruner.savings.unscored == epoch + 1
+    assert torch.isnan(pruner.scores).sum() == 1
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_skip_keeps_the_scores_of_a_batch(workers):
     train_data = infobatch.InfoBatch(Numbered(100), 4, delta=1.0)

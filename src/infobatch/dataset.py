@@ -111,8 +111,9 @@ class InfoBatch(Dataset[Any]):
         # To a loader's worker, which only reads samples, the scores do not go along. (To a process
         # that will train, a data set goes before any training.)
         pruner = state.get("pruner")
-        if pruner is not None and not pruner.is_fresh and get_spawning_popen() is not None:
-            del state["pruner"]
+        is_for_training = pruner is not None and pruner.is_fresh and pruner.can_be_sent
+        if get_spawning_popen() is not None and not is_for_training:
+            state.pop("pruner", None)
         return state
 
     @property

@@ -62,14 +62,14 @@ class Ranks:
                 "but torch.distributed is not initialised. Call init_process_group (torchrun sets "
                 "its environment), or use world_size=1."
             )
-        row = row.to(_exchange_device(row.device, self.process_group))
+        row = row.to(_exchange_device(self.process_group))
         rows = [torch.empty_like(row) for _ in range(self.world_size)]
         dist.all_gather(rows, row.contiguous(), group=self.process_group)
         return torch.stack(rows)
 
     def maximum(self, values: torch.Tensor) -> torch.Tensor:
         """The largest of all ranks' values, place by place. Collective."""
-        values = values.to(_exchange_device(values.device, self.process_group))
+        values = values.to(_exchange_device(self.process_group))
         dist.all_reduce(values, dist.ReduceOp.MAX, group=self.process_group)
         return values
 
@@ -114,14 +114,14 @@ def check_ranks(rank: Any, world_size: Any) -> tuple[int | None, int | None]:
     return rank, world_size
 
 
-def _exchange_device(device: torch.device, group: dist.ProcessGroup | None) -> torch.device:
-    """The device that the group's backend can send from, at best the one where the data lies."""
-    backends = dict(pair.split(":") for pair in str(dist.get_backend_config(group)).split(","))
-    if backends.get(device.type) not in (None, "gloo"):
-        return device
-    if "cpu" in backends:  # gloo gathers only what lies in main memory
-        return torch.device("cpu")
-    return torch.device(next(iter(backends)))
+def _exchange_device(group: dist.ProcessGroup | None) -> torch.device:
+    """The device to exchange from: the same kind on every rank, wherever a rank's data lies.
+
+    A rank without a single loss has its buffer in main memory while the others' are on their
+    accelerators; if each chose by its own data, they would wait in different backends.
+    """
+    backends = [pair.split(":")[0] for pair in str(dist.get_backend_config(group)).split(",")]
+    return torch.device("cpu" if "cpu" in backends else backends[0])
 
 
 class Checkpointable:

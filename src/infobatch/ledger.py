@@ -3,7 +3,7 @@
 The losses of an epoch lie in a buffer on the device that computed them, position by position (or by
 sample index, where the batch carries it), and reach the scores only when the epoch is over. So a
 step copies a few numbers on the device and needs no synchronisation, no scatter and no communication.
-In a buffer, minus infinity means "not visited"; NaN and plus infinity mean "visited, no score".
+In a buffer, minus infinity means "not visited" and plus infinity "visited, no score".
 """
 
 from __future__ import annotations
@@ -177,11 +177,13 @@ class Ledger:
         """Mark claimed positions as visited without a score."""
         self._positions_on(self._device())[start : start + count] = _UNSCORED
 
-    def record_at(self, index: torch.Tensor, values: torch.Tensor) -> None:
-        """Write the losses of the samples ``index``."""
+    def record_at(self, index: torch.Tensor, values: torch.Tensor, *, finite: bool) -> None:
+        """Write the losses of the samples ``index``; ``finite`` says that all are known to be."""
         if self._by_index is None or self._by_index.device != index.device:
             self._by_index = self._indices_on(index.device)
         values = values.detach()
+        if not finite:  # a loss of minus infinity does not mean that the sample was not visited
+            values = values.nan_to_num(_UNSCORED, _UNSCORED, _UNSCORED)
         if values.dtype is not torch.float32 or values.device != index.device:
             values = values.to(index.device, torch.float32)
         self._by_index.index_copy_(0, index, values)
@@ -366,9 +368,7 @@ class Ledger:
             own = self._by_index
             if own is None:
                 own = _unvisited(self.plan.num_samples, torch.device("cpu"))
-            self._by_index = self.ranks.maximum(
-                own.nan_to_num(nan=_UNSCORED, neginf=_UNVISITED, posinf=_UNSCORED)
-            )
+            self._by_index = self.ranks.maximum(own)
             self._merged = True
         else:
             rows = self.ranks.gather(self._own_losses())
@@ -400,15 +400,24 @@ class Ledger:
         losses: FloatArray = self._by_index.cpu().numpy()
         return losses
 
-    def fold_into(self, scores: FloatArray) -> int:
-        """Write the finite losses into the scores; return how many passes had none."""
+    def unscored(self) -> int:
+        """How many of the passes that are known here brought no score."""
+        losses = self.losses_by_index() if self.by_index else self.losses_by_position()
+        return int(np.count_nonzero(losses == _UNSCORED))
+
+    def unscored_by_all(self) -> int:
+        """The same of all ranks, after the exchange. Collective if the scores are sharded."""
+        if not self.ranks.sharded:
+            return self.unscored()
+        return int(self.ranks.sum(np.array([self.unscored()], np.float64))[0])
+
+    def fold_into(self, scores: FloatArray) -> None:
+        """Write the finite losses into the scores."""
         if self.by_index:
             losses = self.losses_by_index()
-            finite = np.isfinite(losses)
-            np.copyto(scores, losses, where=finite)
-            return int(np.count_nonzero(~finite & (losses != _UNVISITED)))
+            np.copyto(scores, losses, where=np.isfinite(losses))
+            return
         losses = self.losses_by_position()
-        unscored = 0
         for start in range(0, len(losses), _FOLD_BLOCK):
             block = losses[start : start + _FOLD_BLOCK]
             places = self.plan.places(self.plan.words[start : start + _FOLD_BLOCK])
@@ -417,5 +426,3 @@ class Ledger:
                 scores[places] = block
             else:
                 scores[places[finite]] = block[finite]
-                unscored += int(np.count_nonzero(~finite & (block != _UNVISITED)))
-        return unscored

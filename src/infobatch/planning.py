@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from infobatch.distributed import Ranks
-from infobatch.plan import FloatArray, Plan, Strata, draw_plan, whole_plan
+from infobatch.plan import FloatArray, Plan, draw_plan, whole_plan
 from infobatch.policies import Policy
 
 
@@ -24,7 +23,8 @@ def plan_epoch(
         return whole_plan(len(scores), seed=seed, epoch=epoch, share=ranks.share)
     readable = scores.view()
     readable.flags.writeable = False
-    strata = _asked(policy, readable, ranks)
+    options = {"reduce": ranks.sum} if ranks.sharded else {}
+    strata = policy.strata(readable, **options)
     if len(strata.labels) != len(scores):
         raise ValueError(
             f"{policy!r}.strata() gave {len(strata.labels)} labels, expected one for each "
@@ -34,10 +34,3 @@ def plan_epoch(
         strata = replace(strata, labels=strata.labels * ~unseen)
         del unseen  # a byte a sample, which the draw can use
     return draw_plan(strata, seed=seed, epoch=epoch, share=ranks.share)
-
-
-def _asked(policy: Any, scores: FloatArray, ranks: Ranks) -> Strata:
-    strata: Strata = (
-        policy.strata(scores, reduce=ranks.sum) if ranks.sharded else policy.strata(scores)
-    )
-    return strata

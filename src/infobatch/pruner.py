@@ -159,6 +159,7 @@ class Pruner:
         self._resumed = self._peeked = False
         if self._counted_from is None:
             self._counted_from = 0
+        self._walk = None  # one that only looked does not bind the plan to the ranks of its time
         ledger = self._current_ledger()
         ledger.lookahead = None
         self._walk = walk
@@ -221,8 +222,8 @@ class Pruner:
             index = check_index("update", index, losses)
             self._refuse_two_loops("update()")
             ledger = self._current_ledger()
-            loss = weighted_mean_at("update", ledger, index, losses)
-            ledger.record_at(index, values)
+            loss, finite = weighted_mean_at("update", ledger, index, losses)
+            ledger.record_at(index, values, finite=finite and scores is None)
             return loss
         ledger, handed_out = self._walked("update()")
         count = losses.shape[0]
@@ -242,7 +243,7 @@ class Pruner:
         check_losses("reweight()", losses)
         if index is not None:
             index = check_index("reweight", index, losses)
-            return weighted_mean_at("reweight", self._current_ledger(), index, losses)
+            return weighted_mean_at("reweight", self._current_ledger(), index, losses)[0]
         ledger, _ = self._walked("reweight()")
         return weighted_mean(losses, ledger.shares_of_last_mean(losses))
 
@@ -252,11 +253,12 @@ class Pruner:
         Without ``count`` the rest of the current batch is passed over.
         """
         if index is not None:
-            unscored = torch.full(torch.as_tensor(index).shape, float("inf"), dtype=torch.float32)
+            index = torch.as_tensor(index)
+            unscored = torch.full(index.shape, float("inf"), device=index.device)
             index = check_index("skip", index, unscored)
             ledger = self._current_ledger()
-            weighted_mean_at("skip", ledger, index, torch.zeros(index.shape, dtype=torch.float32))
-            ledger.record_at(index, unscored)
+            weighted_mean_at("skip", ledger, index, torch.zeros_like(unscored))
+            ledger.record_at(index, unscored, finite=False)
             return
         ledger, handed_out = self._walked("skip()")
         if count is None:
@@ -350,8 +352,7 @@ class Pruner:
         """Sample passes made and saved so far."""
         epochs = list(self._history)
         if self._ledger is not None and self._ledger.done():
-            unscored = self._ledger.fold_into(self._scores.copy())
-            epochs.append(self._passes(self._ledger, unscored))
+            epochs.append(self._passes(self._ledger, self._ledger.unscored()))
         return Savings(tuple(epochs))
 
     def get_pruned_count(self) -> int:
@@ -361,11 +362,11 @@ class Pruner:
     # Epochs.
 
     def _current_ledger(self) -> Ledger:
-        ledger = self._ledger
-        if ledger is not None and self._walk is None and not ledger.started:
+        ledger, walk = self._ledger, self._walk
+        if ledger is not None and not ledger.started and (walk is None or not walk.alive):
             ranks = self._ranks()
-            if ranks != ledger.ranks:  # the process group came after something asked for the plan
-                ledger = None if self.sharded else ledger.on(ranks)
+            if ranks != ledger.ranks:  # the process group came after a look at the plan or a batch
+                ledger, self._walk = None if self.sharded else ledger.on(ranks), None
         if ledger is None:
             plan = self._draw(self._scores, epoch=self._epoch, seed=self.seed)
             ledger = Ledger(plan, self._ranks())
@@ -387,10 +388,13 @@ class Pruner:
         return scores
 
     def _draw(self, scores: FloatArray, *, epoch: int, seed: int) -> Plan:
-        # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
-        prunes = epoch < round(self.delta * self.num_epochs, 9)
-        policy = self.policy if prunes else None
+        policy = self.policy if self.prunes(epoch) else None
         return plan_epoch(scores, policy, self._ranks(), seed=seed, epoch=epoch)
+
+    def prunes(self, epoch: int) -> bool:
+        """Whether that epoch leaves samples out; those from ``delta * num_epochs`` on do not."""
+        # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
+        return epoch < round(self.delta * self.num_epochs, 9)
 
     def _is_over(self) -> bool:
         """Whether all that the loader has to deliver of this epoch was updated."""
@@ -455,20 +459,20 @@ class Pruner:
         if ledger is not None and (ledger.done() or ledger.by_index or walk is not None):
             if walk is not None and ledger.by_index:
                 warn_of_dealing(ledger, walk, self._epoch)
-            unscored = ledger.fold_into(self._scores)
-            if self.sharded:
-                unscored = int(ledger.ranks.sum(np.array([float(unscored)]))[0])
+            ledger.fold_into(self._scores)
+            unscored = ledger.unscored_by_all()
             if ledger.visited():
                 self._history.append(self._passes(ledger, unscored))
         self._epoch = epoch
 
     def _exchange(self) -> None:
         """Bring together what the ranks recorded of this epoch. Collective."""
-        if self._ranks().global_order:
-            # Which of the ranks walk, and which get a batch, is the loader's choice: all take part.
+        walked = self._ledger is not None and (self._walk is not None or self._ledger.started)
+        # Who walked, and who got a batch, may differ from rank to rank: all take part. (Without a
+        # process group there is nobody to wait for, and who walked gets an error.)
+        ranks = self._ranks()
+        if ranks.global_order or (ranks.world_size > 1 and (walked or dist.is_initialized())):
             self._current_ledger().exchange()
-        elif self._ledger is not None and (self._walk is not None or self._ledger.started):
-            self._ledger.exchange()  # every rank that walked, whatever became of its walk
 
     def _passes(self, ledger: Ledger, unscored: int) -> EpochPasses:
         return EpochPasses(
@@ -500,6 +504,11 @@ class Pruner:
         """Whether nothing was recorded yet."""
         return not self._history and (self._ledger is None or not self._ledger.done())
 
+    @property
+    def can_be_sent(self) -> bool:
+        """Whether another process could take it along: a process group stays in its own."""
+        return self._place[2] is None
+
     def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
         """Everything needed to go on from here, bit for bit, in plain tensors and numbers.
 
@@ -515,7 +524,9 @@ class Pruner:
             self._exchange()
         ledger = self._ledger if self._ledger is not None and self._ledger.visited() else None
         if ledger is not None and self._is_over():
-            history.append(self._passes(ledger, ledger.fold_into(scores)))
+            ledger.fold_into(scores)
+            unscored = ledger.unscored_by_all() if gather else ledger.unscored()
+            history.append(self._passes(ledger, unscored))
             epoch, finished, ledger = epoch + 1, epoch, None
         elif ledger is not None and ledger.by_index:
             losses = ledger.losses_by_index().copy()

@@ -87,7 +87,8 @@ class PacedScheduler:
         if not self._group or (done < total and 0 < group < self._group):
             self._group = group
         self._samples, self._all_samples = done, total
-        self._advance_to(-(-done // self._group))
+        if self._group:  # else nothing was updated before this step
+            self._advance_to(-(-done // self._group))
 
     def _learn(self) -> None:
         """Work out the full number of steps from what the first epoch showed."""

@@ -11,17 +11,25 @@ from infobatch.ledger import Ledger
 
 def weighted_mean_at(
     call: str, ledger: Ledger, index: torch.Tensor, losses: torch.Tensor
-) -> torch.Tensor:
-    """The weighted mean by sample; on a CPU, where a look costs nothing, refuse strangers."""
+) -> tuple[torch.Tensor, bool]:
+    """The weighted mean by sample, and whether all losses are known to be finite.
+
+    On a CPU, where a look costs nothing, refuse samples that the plan leaves out.
+    """
     try:
         shares = ledger.shares_of_mean_at(index, losses)
     except (IndexError, RuntimeError) as error:
+        if int(index.min()) >= 0 and int(index.max()) < ledger.plan.num_samples:
+            raise  # something else is wrong
         raise IndexError(
             f"{call}(index=…) got indices from {int(index.min())} to {int(index.max())}, expected "
             f"0 to {ledger.plan.num_samples - 1}. Pass the index that the batch of Indexed carries."
         ) from error
     loss = weighted_mean(losses, shares)
-    if losses.device.type == "cpu" and math.isnan(loss.item()):
+    if losses.device.type != "cpu":
+        return loss, False
+    mean = loss.item()
+    if math.isnan(mean):
         strangers = index[shares.isnan()].tolist()
         if strangers:
             raise IndexError(
@@ -29,7 +37,7 @@ def weighted_mean_at(
                 f"{' …' if len(strangers) > 5 else ''}. Expected batches of this epoch, of a loader "
                 "with this pruner's sampler; one that was fetched before set_epoch() is of the past."
             )
-    return loss
+    return loss, math.isfinite(mean)
 
 
 def weighted_mean(losses: torch.Tensor, shares: torch.Tensor | None) -> torch.Tensor:

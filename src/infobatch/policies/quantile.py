@@ -54,7 +54,7 @@ class QuantilePrune:
 
 def _partitioned(scores: FloatArray, ranks: list[int], reduce: Reduce) -> list[float]:
     """The scores of some ranks in the sorted order, from all scores at hand."""
-    # One by one, from above: numpy takes seven times as long over several at once.
+    # One by one, from above: numpy takes much longer over several at once.
     below = scores
     for rank in sorted(set(ranks), reverse=True):
         below.partition(rank)

@@ -55,7 +55,7 @@ class Course:
         """The steps of this epoch, exactly, and of the later ones, as far as can be known."""
         to_make = self.steps_to_make(epoch, of)
         for later in range(epoch + 1, pruner.num_epochs):
-            pruned = epoch > 0 and later < pruner.delta * pruner.num_epochs
+            pruned = epoch > 0 and pruner.prunes(later)
             to_make += self.steps_to_make(later, of if pruned else self.steps_per_epoch)
         return to_make
 
