@@ -56,6 +56,8 @@ def loader_of(pruner, data, accelerator, *, split=False, drop_last=False, worker
         collate_fn=infobatch.with_index(),
         drop_last=drop_last,
         num_workers=workers,
+        # Forking beside gloo's threads may deadlock in Python 3.11, once in hundreds: fork less often.
+        persistent_workers=workers > 0,
     )
 
 
