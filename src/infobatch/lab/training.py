@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, random_split
 import infobatch
 from infobatch.lab.arms import DELTA, SHORT, Arm
 from infobatch.lab.files import write_atomically
+from infobatch.lab.identity import what_differs
 from infobatch.lab.task import Task, TaskError, size_of
 
 SMOKE_TRAIN, SMOKE_TEST, SMOKE_EPOCHS, SMOKE_BATCH = 256, 128, 3, 32
@@ -47,9 +48,11 @@ class RunSettings:
     batch_size: int
     learning_rate: float
     budget: int | None = None  # sample passes of an arm that costs what another did
+    leader: str | None = None  # that other arm
     smoke: bool = False
     validation: bool = False  # train on nine tenths and measure on the rest, to choose settings
     options: dict[str, str] = field(default_factory=dict)
+    task_hash: str | None = None  # of the text of a user's own file
 
 
 @dataclass
@@ -294,11 +297,18 @@ class Run:
     def _restore(self) -> None:
         if not self._checkpoint.exists():
             return
-        state = torch.load(self._checkpoint, weights_only=True, map_location="cpu")
-        if state["settings"] != asdict(self.settings):
+        try:
+            state = torch.load(self._checkpoint, weights_only=True, map_location="cpu")
+        except Exception as error:  # many kinds, for a file can be damaged in many ways
             raise TaskError(
-                f"{self._checkpoint} is of a run with other settings. Expected those it was begun "
-                "with; choose another --out, or remove the folder."
+                f"{self._checkpoint} is damaged and cannot be read ({type(error).__name__}: {error}). "
+                "Delete it: the run is then made anew."
+            ) from error
+        differing = what_differs(state["settings"], asdict(self.settings))
+        if differing:
+            raise TaskError(
+                f"{self._checkpoint} is of a run with other settings: {differing}. Expected those it "
+                f"was begun with; choose another --out, or delete {self.folder}."
             )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
