@@ -176,7 +176,7 @@ def reporting(run: Run, *, log: str | None, events: bool) -> Iterator[Report]:
             stack.callback(writer.close)
 
             def write(standing: dict[str, Any]) -> None:
-                if standing["last"] is not None:
+                if standing["epoch_ended"]:
                     numbers = curves(standing["last"], run.task.metric)
                     writer.log(numbers, standing["last"]["epoch"])
 
