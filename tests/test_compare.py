@@ -105,9 +105,12 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(compared):
     infobatch("compare", "fashion", "--smoke", *arguments)
     assert (out / "runs" / "infobatch-2" / "result.json").exists()
     assert before.items() <= {p: p.stat().st_mtime_ns for p in out.rglob("result.json")}.items()
+    results = json.loads((out / "results.json").read_text())
+    assert len(results["runs"]) == 12, "all that is there, not only what was asked for last"
+    assert results["arms"] == ["full", "short", "random", "infobatch", "quantile"]
     refused = infobatch("compare", MY_TASK, "--smoke", "--out", out, check=False)
     assert refused.exit_code == 2
-    assert "holds a comparison with task = 'fashion'" in refused.stderr
+    assert "task = 'fashion' there, 'my_task' here" in refused.stderr
     assert "Choose another --out" in refused.stderr
 
 

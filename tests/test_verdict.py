@@ -173,10 +173,25 @@ def test_an_arm_that_diverges_is_never_lossless(bad):
     json.dumps(verdict.as_dict(), allow_nan=False)
 
 
-def test_where_full_diverges_too_the_seed_tells_nothing():
-    verdict = verdict_of(full=[90.0, math.nan, 90.0], infobatch=[90.0, math.nan, 90.0])
+def test_where_full_diverges_too_the_seed_tells_nothing_and_is_named():
+    nan = math.nan
+    verdict = verdict_of(full=[90.0, nan, 90.0, 90.0], infobatch=[90.0, nan, 90.0, 90.1])
     assert verdict.text == "Lossless"
-    assert verdict.difference_to("full").seeds == (0, 2)
+    assert verdict.difference_to("full").seeds == (0, 2, 3)
+    told = "Seed 1 is left out: training on all data has no finite accuracy there."
+    assert verdict.explanation.endswith(told)
+    verdict = verdict_of(full=[nan, nan, nan, 90.0, 90.0], infobatch=[nan, 91.0, nan, 90.0, 90.0])
+    assert verdict.text == "not enough seeds to tell: about 1 more"
+    assert "Seeds 0, 1, 2 are left out" in verdict.explanation
+
+
+@pytest.mark.parametrize("metric", [90.0, 80.0])
+def test_two_pairs_decide_nothing_however_alike(metric):
+    verdict = verdict_of(full=[90.0] * 2, infobatch=[metric] * 2)
+    assert verdict.decision == "undecided"
+    assert verdict.text == "not enough seeds to tell: about 1 more", "one makes three"
+    assert "at least 3 pairs" in verdict.explanation
+    assert verdict_of(full=[90.0] * 3, infobatch=[metric] * 3).decision != "undecided"
 
 
 def test_as_dict_goes_through_json():

@@ -56,6 +56,11 @@ def parse_arms(text: str) -> list[Arm]:
     return arms
 
 
+def in_order(arms: Sequence[Arm]) -> list[Arm]:
+    """The order of running: those that follow come last, for they cost what their leader did."""
+    return sorted(arms, key=lambda arm: arm.follows)
+
+
 def leader_of(arms: Sequence[Arm]) -> Arm | None:
     """The pruned arm whose cost ``short`` and ``random`` are set to: infobatch, or the first one."""
     leaders = [arm for arm in arms if not arm.follows and arm.prunes]

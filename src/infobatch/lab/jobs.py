@@ -51,6 +51,7 @@ class Job:
             leader = self.leader.result
             assert leader is not None
             command += ["--budget", str(leader["costs"]["samples_forwarded"])]
+            command += ["--leader", self.leader.arm]
         return command
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from infobatch.lab.files import write_atomically
+from infobatch.lab.files import read_json, write_atomically
 
 SCHEMA_VERSION = 1
 RESULT_FILE = "result.json"
@@ -21,7 +21,22 @@ def run_folder(out: Path, arm: str, seed: int, *, kind: str = "runs") -> Path:
 def read_result(folder: Path) -> dict[str, Any] | None:
     """A finished run's record, or None."""
     path = folder / RESULT_FILE
-    return json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    record: dict[str, Any] = read_json(path, remedy=f"Delete {folder}: the run is then made anew.")
+    return record
+
+
+def finished_runs(out: Path, *, kind: str = "runs") -> list[dict[str, Any]]:
+    """The records of all finished runs in a comparison's folder; copies beside them do not count."""
+    folders = sorted(path.parent for path in (out / kind).glob(f"*/{RESULT_FILE}"))
+    return [
+        record
+        for folder in folders
+        if (record := read_result(folder)) is not None
+        and folder.name.startswith(f"{record['arm']}-")
+        and folder.name.endswith(f"-{record['seed']}")
+    ]
 
 
 def write_results(
@@ -43,7 +58,9 @@ def read_results(out: Path) -> dict[str, Any]:
             f"There is no {path}. Expected the --out folder of `infobatch compare`, after at least "
             "one finished run."
         )
-    results: dict[str, Any] = json.loads(path.read_text())
+    results: dict[str, Any] = read_json(
+        path, remedy="Delete it: `infobatch compare` writes it anew from the finished runs."
+    )
     if results.get("schema") != SCHEMA_VERSION:
         raise ValueError(
             f"{path} has schema {results.get('schema')!r}, this infobatch reads {SCHEMA_VERSION}. "

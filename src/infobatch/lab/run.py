@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -26,8 +26,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from infobatch.lab.arms import Arm
 from infobatch.lab.files import write_atomically
+from infobatch.lab.identity import hash_of, what_differs
 from infobatch.lab.results import RESULT_FILE, read_result
-from infobatch.lab.task import TaskError, load_task
+from infobatch.lab.task import Task, TaskError, load_task
 from infobatch.lab.training import Report, Run, settings_of
 from infobatch.lab.writers import curves, open_writer
 
@@ -43,6 +44,7 @@ def main(  # noqa: PLR0917 - a command line
     smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
     option: Annotated[list[str], typer.Option("--set", help="A recipe's option: name=value.")] = [],  # noqa: B006
     budget: Annotated[int | None, typer.Option(help="Sample passes of short and random.")] = None,
+    leader: Annotated[str | None, typer.Option(help="The arm whose cost the budget is.")] = None,
     learning_rate: Annotated[float | None, typer.Option()] = None,
     validation: Annotated[bool, typer.Option(help="Hold out a part of the training set.")] = False,
     log: Annotated[str | None, typer.Option(help="tensorboard or wandb.")] = None,
@@ -62,6 +64,7 @@ def main(  # noqa: PLR0917 - a command line
                 smoke=smoke,
                 options=parse_options(option),
                 budget=budget,
+                leader=leader,
                 learning_rate=learning_rate,
                 validation=validation,
                 log=log,
@@ -90,25 +93,39 @@ def run_once(
     budget: int | None,
     learning_rate: float | None,
     validation: bool,
+    leader: str | None = None,
     log: str | None = None,
     events: bool,
 ) -> None:
     """Train, write the result and what the report needs, and remove the checkpoint."""
-    if read_result(folder) is not None:
-        return
-    for left_by_a_kill in folder.glob(".*.tmp"):
-        left_by_a_kill.unlink(missing_ok=True)
     if Arm(arm).follows and budget is None:
         raise ValueError(
             f"--arm {arm} costs what another run did. Expected --budget SAMPLE_PASSES."
         )
     task = load_task(name, data=data, smoke=smoke, options=options)
-    chosen: dict[str, Any] = {"options": options, "validation": validation}
+    chosen: dict[str, Any] = {
+        "options": options,
+        "validation": validation,
+        "task_hash": hash_of(name),
+    }
     if learning_rate is not None:
         chosen["learning_rate"] = learning_rate
     if Arm(arm).follows:
-        chosen["budget"] = budget
+        chosen |= {"budget": budget, "leader": leader}
     settings = settings_of(task, arm=arm, seed=seed, smoke=smoke, **chosen)
+    finished = read_result(folder)
+    if finished is not None:
+        differing = what_differs(finished["settings"], asdict(settings))
+        if differing:
+            raise ValueError(
+                f"{folder} holds a finished run with other settings: {differing}. Choose another "
+                "--out, or delete the folder."
+            )
+        if not events:
+            _tell("Already finished: ", task, finished, folder)
+        return
+    for left_by_a_kill in folder.glob(".*.tmp"):
+        left_by_a_kill.unlink(missing_ok=True)
     run = Run(task, settings, folder)
     with reporting(run, log=log, events=events) as report:
         result = run.train(report)
@@ -123,13 +140,19 @@ def run_once(
     write_atomically(folder / "details.npz", save_details)
     samples = {int(i): _shown(run, int(i)) for i in [*details["easiest"], *details["hardest"]]}
     write_atomically(folder / "samples.json", lambda path: path.write_text(json.dumps(samples)))
-    text = json.dumps(asdict(result), indent=1, allow_nan=False)
+    record = asdict(result)
+    text = json.dumps(record, indent=1, allow_nan=False)
     write_atomically(folder / RESULT_FILE, lambda path: path.write_text(text))
     (folder / "checkpoint.pt").unlink(missing_ok=True)
     if not events:
-        saved = f"{result.saved_fraction:.1%} of {result.full_passes:,} sample passes saved"
-        metric = "not finite" if result.metric is None else f"{result.metric:.4g}"
-        Console().print(f"{task.metric} {metric}, {saved}. Wrote {folder / RESULT_FILE}")
+        _tell("Wrote ", task, record, folder)
+
+
+def _tell(what: str, task: Task, record: Mapping[str, Any], folder: Path) -> None:
+    saved = f"{record['saved_fraction']:.1%} of {record['full_passes']:,} sample passes saved"
+    metric = "not finite" if record["metric"] is None else f"{record['metric']:.4g}"
+    told = f"{task.metric} {metric}, {saved}. {what}{folder / RESULT_FILE}"
+    Console().print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 def _shown(run: Run, index: int) -> Any:
@@ -153,7 +176,7 @@ def reporting(run: Run, *, log: str | None, events: bool) -> Iterator[Report]:
             stack.callback(writer.close)
 
             def write(standing: dict[str, Any]) -> None:
-                if standing["last"] is not None:
+                if standing["epoch_ended"]:
                     numbers = curves(standing["last"], run.task.metric)
                     writer.log(numbers, standing["last"]["epoch"])
 

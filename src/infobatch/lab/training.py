@@ -1,7 +1,9 @@
 """One run: a task trained once by one arm with one seed, its costs counted, resumable at any step.
 
 Every arm walks the same code: the full one has a policy that prunes nothing, so arms differ in what
-they prune and in nothing else, and every one continues from a checkpoint bit for bit.
+they prune and in nothing else, and every one continues from a checkpoint bit for bit. (With one
+exception: where loader workers draw random numbers and the checkpoint is from within an epoch, the
+rest of that epoch has draws of its own.)
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, random_split
 import infobatch
 from infobatch.lab.arms import DELTA, SHORT, Arm
 from infobatch.lab.files import write_atomically
+from infobatch.lab.identity import what_differs
 from infobatch.lab.task import Task, TaskError, size_of
 
 SMOKE_TRAIN, SMOKE_TEST, SMOKE_EPOCHS, SMOKE_BATCH = 256, 128, 3, 32
@@ -47,9 +50,11 @@ class RunSettings:
     batch_size: int
     learning_rate: float
     budget: int | None = None  # sample passes of an arm that costs what another did
+    leader: str | None = None  # that other arm
     smoke: bool = False
     validation: bool = False  # train on nine tenths and measure on the rest, to choose settings
     options: dict[str, str] = field(default_factory=dict)
+    task_hash: str | None = None  # of the text of a user's own file
 
 
 @dataclass
@@ -61,7 +66,7 @@ class Costs:
     optimizer_steps: int = 0
     seconds: float = 0.0  # of training; evaluation is not counted
     overhead_seconds: float = 0.0  # of that: drawing plans and update(), the mean included
-    peak_memory_mb: float = 0.0
+    peak_memory_mb: float | None = None  # of the GPU where there is one; None where nobody tells
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Result:
     saved_fraction: float
     history: list[dict[str, Any]]
     versions: dict[str, str]
-    extra_metrics: dict[str, float] = field(default_factory=dict)  # of the finished model
+    extra_metrics: dict[str, float | None] = field(default_factory=dict)  # of the finished model
 
 
 class Run:
@@ -116,7 +121,7 @@ class Run:
             sampler=self.train_data.sampler,
             num_workers=task.num_workers,
             collate_fn=task.collate,
-            generator=torch.Generator().manual_seed(settings.seed),  # the global one stays as it is
+            generator=torch.Generator(),  # for the workers' seeds; the global one stays as it is
         )
         self.schedule = infobatch.paced(
             task.schedule(self.optimizer, self.max_steps),
@@ -153,21 +158,25 @@ class Run:
         if self.world_size > 1:
             model = DistributedDataParallel(self.model)
         for epoch in range(self.train_data.epoch, self.epochs):
-            self._train_epoch(model, epoch, report)
+            # Asked before each epoch: ``short`` ends within one, which a checkpoint calls unfinished.
             if self.costs.optimizer_steps >= self.max_steps:
                 break
+            self._train_epoch(model, epoch, report)
         return self._result()
 
     def _train_epoch(self, model: nn.Module, epoch: int, report: Report) -> None:
         model.train()
         train_data, costs = self.train_data, self.costs
-        with self._counted("overhead_seconds"), self._counted("seconds"):
+        began = self._clock()
+        with self._overhead():
             batches = len(self.loader)  # draws the epoch's plan
+        costs.seconds += self._clock() - began
         self._look_at_plan(epoch)
-        began = saved = time.perf_counter()
+        self._seed_workers()
+        began = saved = self._clock()
         for batch in self.loader:
             losses = self.task.losses(model, to_device(batch, self.device))
-            with self._counted("overhead_seconds"):
+            with self._overhead():
                 loss = train_data.update(losses)
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
@@ -181,13 +190,13 @@ class Run:
             self.loss_sum += loss.detach() * count
             if costs.optimizer_steps >= self.max_steps:
                 break
-            now = time.perf_counter()
-            if batches and now - saved > CHECKPOINT_SECONDS and self.world_size == 1:
-                costs.seconds += now - began
+            due = time.perf_counter() - saved > CHECKPOINT_SECONDS
+            if batches and due and self.world_size == 1:
+                costs.seconds += self._clock() - began
                 self._save()
-                began = saved = time.perf_counter()
-                report(self._standing(epoch))
-        costs.seconds += time.perf_counter() - began
+                report(self._standing(epoch, epoch_ended=False))
+                began = saved = self._clock()
+        costs.seconds += self._clock() - began
         last = train_data.savings.epochs[-1]
         is_last = epoch + 1 == self.epochs or costs.optimizer_steps >= self.max_steps
         measured = is_last or (epoch + 1) % self.task.evaluate_every == 0
@@ -208,7 +217,7 @@ class Run:
         )
         self.loss_sum.zero_()
         self._save()
-        report(self._standing(epoch + 1))
+        report(self._standing(epoch + 1, epoch_ended=True))
 
     def _evaluate(self) -> float | None:
         value = self.task.evaluate(self.model.eval(), self.test_set)
@@ -234,13 +243,30 @@ class Run:
                 "weights": plan.weights,
             }
 
+    def _seed_workers(self) -> None:
+        """Seed the loader's workers by where the run stands, so that a resumed one goes on.
+
+        At the start of an epoch that is the same as in a run that was never stopped; within one it is
+        a new place. Each rank has its own, as for the main process.
+        """
+        place = (self.settings.seed, self.rank, self.costs.optimizer_steps)
+        seed = np.random.SeedSequence(place).generate_state(1, np.uint64)[0]
+        self.loader.generator.manual_seed(int(seed))
+
+    def _clock(self) -> float:
+        """The time at which the device has done what it was told."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
     @contextmanager
-    def _counted(self, what: str) -> Iterator[None]:
+    def _overhead(self) -> Iterator[None]:
+        """Count host time: to wait for a GPU at each step would cost more than it measures."""
         began = time.perf_counter()
         yield
-        setattr(self.costs, what, getattr(self.costs, what) + time.perf_counter() - began)
+        self.costs.overhead_seconds += time.perf_counter() - began
 
-    def _standing(self, epochs_done: int) -> dict[str, Any]:
+    def _standing(self, epochs_done: int, *, epoch_ended: bool) -> dict[str, Any]:
         return {
             "arm": self.arm.name,
             "seed": self.settings.seed,
@@ -251,6 +277,7 @@ class Run:
             else min(1.0, self.schedule.last_epoch / self.max_steps),
             "seconds": self.costs.seconds,
             "last": self.history[-1] if self.history else None,
+            "epoch_ended": epoch_ended,  # just now: ``last`` is new
         }
 
     # Checkpoints.
@@ -264,7 +291,7 @@ class Run:
         random = self._random_states()  # collective, too
         if self.rank:
             return
-        self.costs.peak_memory_mb = max(self.costs.peak_memory_mb, peak_memory_mb())
+        self._note_memory()
         state = {
             "settings": asdict(self.settings),
             "model": self.model.state_dict(),
@@ -294,11 +321,18 @@ class Run:
     def _restore(self) -> None:
         if not self._checkpoint.exists():
             return
-        state = torch.load(self._checkpoint, weights_only=True, map_location="cpu")
-        if state["settings"] != asdict(self.settings):
+        try:
+            state = torch.load(self._checkpoint, weights_only=True, map_location="cpu")
+        except Exception as error:  # many kinds, for a file can be damaged in many ways
             raise TaskError(
-                f"{self._checkpoint} is of a run with other settings. Expected those it was begun "
-                "with; choose another --out, or remove the folder."
+                f"{self._checkpoint} is damaged and cannot be read ({type(error).__name__}: {error}). "
+                "Delete it: the run is then made anew."
+            ) from error
+        differing = what_differs(state["settings"], asdict(self.settings))
+        if differing:
+            raise TaskError(
+                f"{self._checkpoint} is of a run with other settings: {differing}. Expected those it "
+                f"was begun with; choose another --out, or delete {self.folder}."
             )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -320,7 +354,7 @@ class Run:
 
     def _result(self) -> Result:
         full_passes = self.num_samples * self.settings.epochs
-        self.costs.peak_memory_mb = max(self.costs.peak_memory_mb, peak_memory_mb())
+        self._note_memory()
         return Result(
             arm=self.arm.name,
             seed=self.settings.seed,
@@ -335,11 +369,18 @@ class Run:
             extra_metrics=self._extra_metrics(),
         )
 
-    def _extra_metrics(self) -> dict[str, float]:
-        if self.task.extra_metrics is None or self.rank:
+    def _extra_metrics(self) -> dict[str, float | None]:
+        diverged = (
+            self.history[-1]["metric"] is None
+        )  # such a model's outputs are not to be measured
+        if self.task.extra_metrics is None or self.rank or diverged:
             return {}
         found = self.task.extra_metrics(self.model.eval(), self.test_set)
-        return {name: float(value) for name, value in found.items()}
+        return {name: finite(float(value)) for name, value in found.items()}
+
+    def _note_memory(self) -> None:
+        known = (self.costs.peak_memory_mb, peak_memory_mb(self.device))
+        self.costs.peak_memory_mb = max((one for one in known if one is not None), default=None)
 
     def details(self) -> dict[str, Any]:
         """What the report draws beyond the result: by sample, so kept in a file of its own."""
@@ -400,10 +441,17 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return batch
 
 
-def peak_memory_mb() -> float:
-    """The most memory that this process has had, in megabytes."""
-    import resource  # noqa: PLC0415 - not on Windows, where the lab's other parts work
+def peak_memory_mb(device: torch.device) -> float | None:
+    """The most memory that this process has had, in megabytes: the GPU's if it trains on one.
 
+    None where the system does not tell, as on Windows.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / (1 << 20)
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 

@@ -4,7 +4,7 @@ A non-inferiority test. Runs are paired by seed, so that what a seed does to bot
 difference ``arm - full`` has a 95% t interval; and the margin was stated before any run. An arm that
 is really worse by the margin is called lossless in at most 2.5% of all comparisons, provided that
 the number of seeds was fixed beforehand: looking after each seed and stopping at the first "Lossless"
-would be wrong more often.
+would be wrong more often. Two pairs can be alike by chance, so that nothing is decided below three.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from infobatch.lab.arms import FULL, RANDOM, SHORT
 from infobatch.lab.intervals import half_width, t_interval
 
 USUAL_SEEDS = 5
+FEWEST_PAIRS = 3
 Decision = Literal["lossless", "worse", "undecided"]
 
 
@@ -124,6 +125,11 @@ def _judge_arm(
     else:
         text = f"not enough seeds to tell: about {more} more"
     explanation = _explain(decision, to_full, margin=margin, diverged=bool(diverged))
+    untold = [seed for seed in sorted(metrics[arm].keys() & full) if not math.isfinite(full[seed])]
+    if untold:
+        are = "is" if len(untold) == 1 else "are"
+        explanation += f" {_seeds(untold).capitalize()} {are} left out: "
+        explanation += f"training on all data has no finite {metric} there."
     return Verdict(arm, decision, text, explanation, margin, more, diverged, differences)
 
 
@@ -143,7 +149,8 @@ def decide(difference: Difference | None, *, margin: float) -> tuple[Decision, i
     """Decide on ``arm - full``, and say how many more seeds it would take where that is open.
 
     One seed tells nothing of how much seeds differ, so no number can be computed: then it takes as
-    many as make five, which is what a comparison runs by default.
+    many as make five, which is what a comparison runs by default. Two seeds give a number, of which
+    the least is the one that makes three.
     """
     if difference is None or difference.mean is None:
         return "undecided", USUAL_SEEDS
@@ -151,10 +158,11 @@ def decide(difference: Difference | None, *, margin: float) -> tuple[Decision, i
         return "undecided", USUAL_SEEDS - 1
     assert difference.low is not None
     assert difference.high is not None
-    if difference.low > -margin:
-        return "lossless", None
-    if difference.high < 0:
-        return "worse", None
+    if len(difference.seeds) >= FEWEST_PAIRS:
+        if difference.low > -margin:
+            return "lossless", None
+        if difference.high < 0:
+            return "worse", None
     return "undecided", more_seeds(
         difference.mean, difference.sd, margin=margin, count=len(difference.seeds)
     )
@@ -214,6 +222,8 @@ def _explain(
         why = "No seed is finished with a finite result both here and on all data."
     elif count == 1:
         why = f"One seed cannot show how much seeds differ; {USUAL_SEEDS} are usual."
+    elif count < FEWEST_PAIRS:
+        why = f"A verdict takes at least {FEWEST_PAIRS} pairs; {USUAL_SEEDS} are usual."
     elif decision == "worse":
         why = f"The interval is below zero and reaches the margin of {margin:g} or beyond."
     elif decision == "undecided":

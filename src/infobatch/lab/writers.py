@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+from infobatch.lab.files import write_atomically
 
 
 class Writer(Protocol):
@@ -44,7 +47,17 @@ class WandbWriter:
     def __init__(self, folder: Path, name: str) -> None:
         import wandb  # noqa: PLC0415 - an optional package
 
-        self._run: Any = wandb.init(project="infobatch", name=name, dir=str(folder))
+        # A run that was stopped goes on as the same one there; the name lives and goes with the folder.
+        kept = folder / "wandb-id.txt"
+        if not kept.exists():
+            write_atomically(kept, lambda path: path.write_text(secrets.token_hex(8)))
+        self._run: Any = wandb.init(
+            project="infobatch",
+            name=name,
+            dir=str(folder),
+            id=kept.read_text(),
+            resume="allow",
+        )
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Write numbers by name at a step."""
