@@ -219,6 +219,7 @@ def test_a_sweep_gives_every_arm_the_same_grid(tmp_path):
     )
     assert all(run["settings"]["learning_rate"] == 0.003 for run in results["runs"])
     assert all(run["num_samples"] == 256 for run in results["runs"])
+    assert (tmp_path / "report.html").read_text().count("<td>chosen</td>") == 3
 
 
 def test_the_task_of_the_lab_page(tmp_path):
