@@ -93,6 +93,41 @@ def test_a_comparison_leaves_results_report_and_a_table(compared):
     assert not list(out.rglob("checkpoint.pt")), "finished runs need none"
 
 
+def names_in(value, of=""):
+    """The names of a record's fields, with those of what is inside it: ``history[].epoch``."""
+    if isinstance(value, dict) and of not in OPEN:
+        for name, inner in value.items():
+            yield from names_in(inner, f"{of}.{name}" if of else name)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        yield of
+        yield from names_in(value[0], f"{of}[]")
+    else:
+        yield of
+
+
+# Objects whose names are the task's, the arms' or the packages'.
+OPEN = {"options", "settings.options", "chosen_rates", "versions", "extra_metrics"}
+
+
+def test_the_schema_page_names_every_field(compared):
+    out, _ = compared
+    page = (ROOT / "docs" / "results-schema.md").read_text()
+    whole, run, verdict, _ = re.split(r"^## .*$", page, flags=re.MULTILINE)
+
+    def documented(section):
+        cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+        return {name for cell in cells for name in re.findall("`(.+?)`", cell)}
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    results = json.loads((out / "results.json").read_text(), parse_constant=refuse)
+    by_itself = {name: [] if name in ("runs", "verdicts") else results[name] for name in results}
+    assert documented(whole) == set(names_in(by_itself))
+    assert documented(run) == {name for one in results["runs"] for name in names_in(one)}
+    assert documented(verdict) == set(names_in(results["verdicts"][0]))
+
+
 def test_arms_cost_the_same(compared):
     out, _ = compared
     runs = json.loads((out / "results.json").read_text())["runs"]
