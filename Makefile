@@ -53,4 +53,4 @@ $(VENV)/ray: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo-output test-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-output demo-output-smoke test-output .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Print the README's table from the stored results of `infobatch demo --seeds 5`.
+"""Print the README's table from the stored results of `infobatch demo --seeds 3`.
 
 python benchmarks/demo_summary.py
 """
@@ -13,7 +13,7 @@ from infobatch.lab.summary import summarise
 RESULTS = Path(__file__).parent / "results" / "demo"
 NAMES = {
     "full": "all data, 30 epochs",
-    "short": "all data, fewer steps: as many as `infobatch`",
+    "short": "all data, fewer epochs: as many sample passes as `infobatch`",
     "random": "random pruning, as much as `infobatch`",
     "infobatch": "`infobatch` (the paper's mean rule)",
     "quantile": "`quantile` (the paper's two-band rule)",

@@ -36,8 +36,9 @@ def losses(model, batch):
 @torch.no_grad()
 def evaluate(model, data):
     """Return the metric on a data set."""
-    right = [(model(x).argmax(1) == y).float() for x, y in DataLoader(data, 500)]
-    return 100 * torch.cat(right).mean().item()
+    device = next(model.parameters()).device
+    right = [model(x.to(device)).argmax(1).cpu() == y for x, y in DataLoader(data, 500)]
+    return 100 * torch.cat(right).float().mean().item()
 
 
 def optimizer(model, learning_rate):

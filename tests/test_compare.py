@@ -1,5 +1,6 @@
 """The command line and its comparison, for real: child processes, kills, resumes, verdicts."""
 
+import io
 import json
 import os
 import re
@@ -8,12 +9,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+from infobatch.lab import live
 from infobatch.lab.arms import Arm, leader_of, parse_arms
 from infobatch.lab.cli import app
+from infobatch.lab.comparison import Comparison
+from infobatch.lab.jobs import Job
+from infobatch.lab.live import LiveTable, answers, results_table
+from infobatch.lab.results import run_folder
 from infobatch.lab.task import TaskError, load_task
 
 ROOT = Path(__file__).parent.parent
@@ -74,9 +82,50 @@ def test_a_comparison_leaves_results_report_and_a_table(compared):
     for verdict in results["verdicts"]:
         assert verdict["text"] in printed.replace("\n", " ")
         assert verdict["text"].startswith(("Lossless", "worse by", "not enough seeds to tell"))
+        (line,) = [line for line in printed.splitlines() if line.startswith(f"{verdict['arm']}: ")]
+        assert verdict["explanation"] in line
+        assert re.search(r"Difference to full: [+−][\d.]+ \(95% interval [+−][\d.]+ to ", line)
+        for other in {"short", "random"} - {verdict["arm"]}:
+            assert re.search(rf"to {other} [+−][\d.]+ \(95% interval [+−][\d.]+ to ", line)
+    assert "A smoke run: it shows that everything works, and says nothing" in printed
     assert (out / "report.html").read_text().startswith("<!doctype html>")
     assert not list(out.rglob("*.tmp*"))
     assert not list(out.rglob("checkpoint.pt")), "finished runs need none"
+
+
+def names_in(value, of=""):
+    """The names of a record's fields, with those of what is inside it: ``history[].epoch``."""
+    if isinstance(value, dict) and of not in OPEN:
+        for name, inner in value.items():
+            yield from names_in(inner, f"{of}.{name}" if of else name)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        yield of
+        yield from names_in(value[0], f"{of}[]")
+    else:
+        yield of
+
+
+# Objects whose names are the task's, the arms' or the packages'.
+OPEN = {"options", "settings.options", "chosen_rates", "versions", "extra_metrics"}
+
+
+def test_the_schema_page_names_every_field(compared):
+    out, _ = compared
+    page = (ROOT / "docs" / "results-schema.md").read_text()
+    whole, run, verdict, _ = re.split(r"^## .*$", page, flags=re.MULTILINE)
+
+    def documented(section):
+        cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+        return {name for cell in cells for name in re.findall("`(.+?)`", cell)}
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    results = json.loads((out / "results.json").read_text(), parse_constant=refuse)
+    by_itself = {name: [] if name in ("runs", "verdicts") else results[name] for name in results}
+    assert documented(whole) == set(names_in(by_itself))
+    assert documented(run) == {name for one in results["runs"] for name in names_in(one)}
+    assert documented(verdict) == set(names_in(results["verdicts"][0]))
 
 
 def test_arms_cost_the_same(compared):
@@ -112,6 +161,12 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(compared):
     assert refused.exit_code == 2
     assert "task = 'fashion' there, 'my_task' here" in refused.stderr
     assert "Choose another --out" in refused.stderr
+
+
+def test_a_smoke_run_is_not_in_the_way_of_a_real_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    infobatch("compare", MY_TASK, "--smoke", "--arms", "full", "--seeds", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["compare-my_task-smoke"]
 
 
 def without_times(result):
@@ -202,6 +257,7 @@ def test_a_sweep_gives_every_arm_the_same_grid(tmp_path):
     )
     assert all(run["settings"]["learning_rate"] == 0.003 for run in results["runs"])
     assert all(run["num_samples"] == 256 for run in results["runs"])
+    assert (tmp_path / "report.html").read_text().count("<td>chosen</td>") == 3
 
 
 def test_the_task_of_the_lab_page(tmp_path):
@@ -293,6 +349,139 @@ def test_tasks_and_arms():
     assert (task.name, task.epochs, task.margin) == ("my_task", 8, 0.5)
     with pytest.raises(TaskError, match="--set works for recipes"):
         load_task(str(MY_TASK), options={"a": "b"})
+    with pytest.raises(
+        TaskError, match=r"--data works for recipes; .* os.environ\['INFOBATCH_DATA'\]"
+    ):
+        load_task(str(MY_TASK), data=Path("somewhere"))
     assert leader_of(parse_arms("full,quantile,infobatch,short")) == Arm("infobatch")
     assert leader_of(parse_arms("quantile,short")) == Arm("quantile")
     assert leader_of(parse_arms("full")) is None
+
+
+def test_a_task_imports_its_neighbours_and_has_dataclasses(tmp_path):
+    """In the parent and, as the comparison runs, in the runs' own processes."""
+    (tmp_path / "neighbour_nets.py").write_text(
+        "from torch import nn\n\ndef network():\n    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+    )
+    text = MY_TASK.read_text().replace("import torch\n", DATACLASS + "import torch\n", 1)
+    text = text.replace("def model():", "def model():\n    return network()\n\n\ndef unused():")
+    (tmp_path / "with_neighbours.py").write_text("from __future__ import annotations\n" + text)
+    arguments = ("--smoke", "--arms", "full", "--seeds", 1, "--out", tmp_path / "out")
+    infobatch("compare", tmp_path / "with_neighbours.py", *arguments)
+    assert (tmp_path / "out" / "runs" / "full-0" / "result.json").exists()
+    task = load_task(str(tmp_path / "with_neighbours.py"))
+    assert len(task.model()) == 2
+    assert sys.modules["with_neighbours"].losses is task.losses, "workers find it by its name"
+
+
+DATACLASS = """from dataclasses import dataclass
+
+from neighbour_nets import network
+
+
+@dataclass
+class Settings:
+    width: int = 3
+
+
+"""
+
+
+def test_a_task_with_the_name_of_another_module_is_refused(tmp_path):
+    before = sys.modules["json"]
+    (tmp_path / "json.py").write_text(MY_TASK.read_text())
+    with pytest.raises(TaskError, match=r"has the name of another module, 'json'. Rename the file"):
+        load_task(str(tmp_path / "json.py"))
+    assert sys.modules["json"] is before
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_failed_import_leaves_no_module(tmp_path):
+    (tmp_path / "half_a_task.py").write_text("epochs = 3\nraise ValueError('no')")
+    with pytest.raises(TaskError, match="fails on import: ValueError: no"):
+        load_task(str(tmp_path / "half_a_task.py"))
+    assert "half_a_task" not in sys.modules
+
+
+@pytest.mark.parametrize("page", ["examples/my_task.py", "docs/lab.md"])
+def test_the_documented_tasks_evaluate_on_the_models_device(page, tmp_path):
+    """On the meta device, which holds no numbers: the measurement gets as far as reading one."""
+    text = (ROOT / page).read_text()
+    if page.endswith(".md"):
+        (text,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "documented.py").write_text(text)
+    task = load_task(str(tmp_path / "documented.py"))
+    _, test = task.data()
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        task.evaluate(task.model().to("meta"), test)
+
+
+# What a person sees.
+
+
+@pytest.fixture
+def small_margin(tmp_path):
+    """A comparison with a sweep, of a task where thousandths matter."""
+    (tmp_path / "fine.py").write_text(MY_TASK.read_text().replace("margin = 0.5", "margin = 0.001"))
+    arms = parse_arms("full,infobatch")
+    rates = [0.1, 0.3]
+    return Comparison(str(tmp_path / "fine.py"), arms, 1, tmp_path / "out", learning_rates=rates)
+
+
+def event(epoch, metric, done):
+    last = None if epoch == 0 else {"metric": metric}
+    return {"arm": "full", "seed": 0, "epoch": epoch, "epochs": 8, "done": done, "last": last}
+
+
+def text_of(table):
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_the_live_table(small_margin, tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    old = run_folder(small_margin.out, "infobatch-0.1", 0, kind="sweep")
+    old.mkdir(parents=True)
+    (old / "result.json").write_text('{"metric": 0.5}')  # of an earlier sitting
+    console = Console(file=io.StringIO(), width=200)
+    shown = LiveTable(console, small_margin)
+    assert shown.time_left() == "time left: not known yet"
+    tried = [
+        Job("full", 0, run_folder(small_margin.out, f"full-{rate}", 0, kind="sweep"), ())
+        for rate in small_margin.learning_rates
+    ]
+    for number, job in enumerate(tried):
+        shown.watch(small_margin, job, event(1, 0.51234 + number, 0.25))
+    clock.now += 10
+    assert shown.time_left() == "time left: about 90 s", "half of five runs in ten seconds"
+    shown.watch(small_margin, tried[0], event(2, None, 0.5))
+    told = text_of(shown.table())
+    assert "learning rate 0.1: epoch 2/8, 0.51234, learning rate 0.3: epoch 1/8, 1.51234" in told
+    for job in tried:
+        job.folder.mkdir(parents=True)
+        (job.folder / "result.json").write_text('{"metric": 0.12345678}')
+        shown.watch(small_margin, job, {"finished": True})
+    assert "sweep/full-0.1-0: accuracy 0.12346" in console.file.getvalue()
+    clock.now += 10
+    assert shown.time_left() == "time left: about 30 s", "two of five in twenty seconds"
+    shown.watch(small_margin, small_margin.jobs()[0], event(0, None, 0.0))
+    assert "seed 0: epoch 0/8 " in text_of(shown.table())
+
+
+def test_as_many_decimals_as_the_margin_needs(small_margin):
+    costs = {"samples_forwarded": 9, "samples_backpropagated": 9, "optimizer_steps": 3}
+    costs |= {"seconds": 1.0, "overhead_seconds": 0.1, "peak_memory_mb": 300.0}
+    for arm, seed, metric in (("full", 0, 0.2), ("infobatch", 0, 0.20123)):
+        run = {"arm": arm, "seed": seed, "metric": metric, "costs": costs, "saved_fraction": 0.3}
+        folder = run_folder(small_margin.out, arm, seed)
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(run))
+    results = small_margin.collect()
+    assert "0.20123" in text_of(results_table(results))
+    (line,) = answers(results)
+    assert line.startswith(
+        "infobatch: not enough seeds to tell: about 4 more. Difference to full: "
+    )
+    assert "+0.00123 (one seed, no interval)" in line

@@ -1,6 +1,7 @@
 """The parts that recipes are made of: mixing, augmentation, readers, metrics, conversions."""
 
 import gzip
+import json
 import zipfile
 
 import datasets
@@ -23,9 +24,11 @@ from infobatch.lab.recipes.mae import (
     with_constant,
 )
 from infobatch.lab.recipes.mixing import cutmix, mixup
-from infobatch.lab.recipes.readers import CamVid, Cifar10, Covertype, cifar10
+from infobatch.lab.recipes.readers import Alpaca, CamVid, Cifar10, Covertype, cifar10
 from infobatch.lab.recipes.stories260k import BOS, FIRST_BYTE, Stories260K
 from infobatch.lab.recipes.tensors import Tensors, column
+from infobatch.lab.task import as_task
+from infobatch.lab.training import Run, settings_of
 from recipe_data import DATA, needs_data
 
 
@@ -209,6 +212,34 @@ def test_mae_losses_and_features():
     torch.testing.assert_close(whole, model.vit(pixels, noise=in_order).last_hidden_state)
 
 
+def test_the_probe_of_mae_sees_nothing_that_is_measured(tmp_path):
+    """Not with a validation split, either, which is a part of the training set."""
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for name in ("data_batch_1.bin", "test_batch.bin"):
+        records = generator.integers(0, 256, (600, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        (folder / name).write_bytes(records.tobytes())
+    recipe = load_recipe("mae", data=tmp_path, smoke=True)
+    task = as_task("mae", recipe)
+
+    def images(data):
+        return {image.numpy().tobytes() for image in column(data, 0)}
+
+    published = {image.tobytes() for image in Cifar10(tmp_path).train(600)[0]}
+    for validation in (False, True):
+        settings = settings_of(task, arm="full", seed=0, smoke=True, validation=validation)
+        run = Run(task, settings, tmp_path / "run")
+        probe = images(recipe.probe_train)
+        assert len(probe) == 256
+        assert probe < published, "training images, by the published split"
+        assert not probe & images(run.test_set)
+        assert not probe & images(run.train_set)
+        assert 0 <= task.evaluate(run.model, run.test_set) <= 100
+    assert images(run.test_set) < published, "the validation split is one of the training images"
+
+
 # stories260K and its tokenizer.
 
 
@@ -307,6 +338,42 @@ def test_alpaca_rows(rows, size):
     together = recipe.losses(model, batch).scores
     alone = [recipe.losses(model, recipe.collate([train[index]])).scores for index in range(4)]
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
+
+
+@needs_data("alpaca")
+def test_published_alpaca(tmp_path):
+    """The files of the two repositories give the same rows in the same order as the one file."""
+    rows = Alpaca(DATA).rows()
+    (tmp_path / "alpaca").mkdir()
+    for subset, name in readers.ALPACA_SUBSETS.items():
+        published = [
+            {part: row[part] for part in ("instruction", "input", "output")}
+            for row in rows
+            if subset in row["src"]
+        ]
+        (tmp_path / "alpaca" / name).write_text(json.dumps(published))
+    names = list(readers.ALPACA_SUBSETS)
+    expected = [
+        {**row, "src": [name for name in row["src"] if name in names]}
+        for row in rows
+        if set(row["src"]) & set(names)
+    ]
+    assert Alpaca(tmp_path).rows() == expected
+    (tmp_path / "stories260K").symlink_to(DATA / "stories260K")
+    for chosen in ("random_9k", "dq_k5_1k"):
+        ours = load_recipe("alpaca", data=DATA, smoke=True, options={"rows": chosen}).data()
+        theirs = load_recipe("alpaca", data=tmp_path, smoke=True, options={"rows": chosen}).data()
+        for own, their in zip(ours, theirs, strict=True):
+            assert all(torch.equal(a[0], b[0]) for a, b in zip(own, their, strict=True))
+
+
+def test_an_incomplete_folder_of_alpaca_says_what_is_missing(tmp_path):
+    (tmp_path / "alpaca").mkdir()
+    (tmp_path / "alpaca" / "alpaca_data_dq_k5_1k.json").write_text("[]")
+    with pytest.raises(
+        FileNotFoundError, match=r"'alpaca_data_dq_k5_5k.json' is missing: .*github"
+    ):
+        Alpaca(tmp_path)
 
 
 # Readers: the published forms of the sets give what the folder's own form gives.

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,17 @@ def test_evaluation_changes_nothing(name, tmp_path):
     assert_same_state(snapshot(run.model), state)
     assert torch.equal(torch.get_rng_state(), random)
     assert all(parameter.grad is None for parameter in run.model.parameters())
+
+
+@pytest.mark.parametrize("name", EVERY_RECIPE)
+def test_evaluates_on_the_models_device(name, tmp_path):
+    """On the meta device, which holds no numbers: the measurement gets as far as reading one."""
+    run = begin(name, tmp_path)
+    part = Subset(run.test_set, range(16))
+    run.model.to("meta")
+    with pytest.raises((RuntimeError, NotImplementedError)) as caught:
+        run.task.evaluate(run.model, part)
+    assert re.search(r"item\(\) cannot be called on meta|copy out of meta", str(caught.value))
 
 
 class StopError(Exception):

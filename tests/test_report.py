@@ -14,6 +14,7 @@ from PIL import Image
 from infobatch.lab.details import Details, read_details
 from infobatch.lab.pictures import data_uri
 from infobatch.lab.report import write_report
+from infobatch.lab.results import run_folder
 
 SECTIONS = ["verdict", "cost", "pruning", "losses", "visits", "samples", "classes", "curves"]
 SECTIONS += ["settings"]
@@ -109,6 +110,51 @@ def test_costs_are_those_of_the_runs(comparison, page):
     row = page.text[page.text.index("peak memory, MB") : page.text.index("What was pruned")]
     for told in (f"{passes:,.0f}", f"{memory:,.0f}", f"{metric:.2f}"):
         assert told in row
+
+
+def table(page, label):
+    """The words of a table's rows."""
+    (found,) = re.findall(f'aria-label="{label}">(.*?)</div>', page.source, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", found, re.DOTALL)
+    return [[cell.strip() for cell in re.findall(r">([^<]*)</t[hd]>", row)] for row in rows]
+
+
+def test_further_metrics(out, page):
+    assert "Further metrics" not in page.all("aria-label"), "this task has none"
+
+    def edit(results):
+        for run in results["runs"]:
+            seed = run["seed"]
+            run["extra_metrics"] = {"frechet_distance": 12.0 + seed, "<b>": None if seed else 1.5}
+            if run["arm"] == "short":
+                run["extra_metrics"] = {}
+
+    change(out, edit)
+    assert table(Page(write_report(out)), "Further metrics") == [
+        ["arm", "frechet distance", "&lt;b&gt;"],
+        ["full", "12.5 ± 0.71", "1.5"],
+        ["short", "–", "–"],
+        ["infobatch", "12.5 ± 0.71", "1.5"],
+    ]
+
+
+def test_the_scores_of_a_sweep(out, page):
+    assert "Learning rates" not in page.all("aria-label"), "there was none"
+    change(out, lambda results: results.update(chosen_rates={"full": 0.1, "infobatch": 0.03}))
+    for arm, rate, metric in (
+        ("infobatch", 0.03, 80.123), ("full", 0.1, 81.0), ("full", 0.03, None), ("random", 1.0, 9.0)
+    ):  # fmt: skip
+        folder = run_folder(out, f"{arm}-{rate}", 0, kind="sweep")
+        folder.mkdir(parents=True)
+        record = {"arm": arm, "metric": metric, "settings": {"learning_rate": rate}}
+        (folder / "result.json").write_text(json.dumps(record))
+    run_folder(out, "full-0.5", 0, kind="sweep").mkdir()  # not finished
+    assert table(Page(write_report(out)), "Learning rates") == [
+        ["arm", "learning rate", "accuracy", "chosen"],
+        ["full", "0.03", "–", ""],
+        ["full", "0.1", "81.00", "chosen"],
+        ["infobatch", "0.03", "80.12", "chosen"],
+    ]
 
 
 def test_the_page_stands_alone(page):

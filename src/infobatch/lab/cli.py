@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.table import Table
 from infobatch.lab.arms import parse_arms
 from infobatch.lab.comparison import Comparison
 from infobatch.lab.jobs import JobFailed
-from infobatch.lab.live import LiveTable, results_table
+from infobatch.lab.live import LiveTable, answers, results_table
 from infobatch.lab.recipes import DATA_VARIABLE, NEEDS, RECIPES, data_folder
 from infobatch.lab.report import write_report
 from infobatch.lab.results import read_results
@@ -49,14 +49,21 @@ def plain_errors() -> Iterator[None]:
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where results and report go.")] = Path("demo-output"),
+    out: Annotated[
+        Path | None, typer.Option(help="Where results go. [default: demo-output, or -smoke]")
+    ] = None,
     seed_count: Annotated[int, typer.Option("--seeds", min=1, help="Seeds per arm.")] = 1,
     smoke: Annotated[bool, typer.Option(help="Seconds instead of minutes.")] = False,
 ) -> None:
     """Compare on the embedded Fashion-MNIST: all data, fewer epochs, random pruning, InfoBatch."""
     with plain_errors():
         comparison = Comparison(
-            "fashion", parse_arms(ARMS), seed_count, out, smoke=smoke, command=_command_line()
+            "fashion",
+            parse_arms(ARMS),
+            seed_count,
+            out or _folder("demo-output", smoke),
+            smoke=smoke,
+            command=_command_line(),
         )
         _compare(comparison, jobs=1)
 
@@ -70,10 +77,11 @@ def compare(  # noqa: PLR0917 - a command line
     arms: Annotated[str, typer.Option(help="Which arms, by name.")] = ARMS,
     seeds: Annotated[int, typer.Option(min=1, help="Runs per arm, each with its own seed.")] = 5,
     out: Annotated[
-        Path | None, typer.Option(help="Where results go. [default: compare-TASK]")
+        Path | None, typer.Option(help="Where results go. [default: compare-TASK, or -smoke]")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help=f"The folder with the data sets. [env: {DATA_VARIABLE}]")
+        Path | None,
+        typer.Option(help=f"The folder with a recipe's data sets. [env: {DATA_VARIABLE}]"),
     ] = None,
     smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
@@ -93,7 +101,7 @@ def compare(  # noqa: PLR0917 - a command line
             task,
             parse_arms(arms),
             seeds,
-            out or Path(f"compare-{Path(task).stem}"),
+            out or _folder(f"compare-{Path(task).stem}", smoke),
             data=data,
             smoke=smoke,
             options=parse_options(option),
@@ -107,12 +115,20 @@ def compare(  # noqa: PLR0917 - a command line
 def _compare(comparison: Comparison, *, jobs: int) -> None:
     with LiveTable(console, comparison) as live:
         results = comparison.run(at_once=jobs, watch=live.watch)
-    console.print(results_table(results))
-    for verdict in results["verdicts"]:
-        told = f"{verdict['arm']}: {verdict['text']}"
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
+    _tell(results)
     page = write_report(comparison.out)
     console.print(f"Wrote {comparison.out / 'results.json'} and {page}", soft_wrap=True)
+
+
+def _tell(results: dict[str, Any]) -> None:
+    console.print(results_table(results))
+    for line in answers(results):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _folder(name: str, smoke: bool) -> Path:
+    """Where a comparison goes that names no folder: a smoke run must not be in the way of a real one."""
+    return Path(f"{name}-smoke" if smoke else name)
 
 
 def _command_line() -> str:
@@ -137,8 +153,7 @@ def report(
 ) -> None:
     """Write the report of a comparison anew, also of one that is not finished."""
     with plain_errors():
-        results = read_results(folder)
-        console.print(results_table(results))
+        _tell(read_results(folder))
         console.print(f"Wrote {write_report(folder)}", soft_wrap=True)
 
 

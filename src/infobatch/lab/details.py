@@ -1,4 +1,4 @@
-"""What a run left beside its record: scores and visits by sample, one pruned epoch, some samples."""
+"""What runs left beside results.json: scores and visits by sample, one pruned epoch, a sweep's scores."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from infobatch.lab.results import read_result
 
 Array = np.ndarray[Any, Any]
 
@@ -56,6 +58,36 @@ def read_details(folder: Path, *, arm: str, seed: int) -> Details:
         hardest=tuple(arrays["hardest"].tolist()) if "hardest" in arrays else (),
         samples=_read_samples(folder / "samples.json"),
     )
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A learning rate of a sweep: what an arm reached with it on the validation split."""
+
+    arm: str
+    learning_rate: float
+    metric: float | None
+    chosen: bool
+
+
+def read_sweep(folder: Path, *, chosen: Mapping[str, float]) -> list[Tried]:
+    """The finished runs of a sweep, by arm and learning rate; none where there was none."""
+    records = [
+        record
+        for path in folder.glob("sweep/*")
+        if (record := read_result(path)) is not None and record["arm"] in chosen
+    ]
+    tried = [
+        Tried(
+            arm=record["arm"],
+            learning_rate=record["settings"]["learning_rate"],
+            metric=record["metric"],
+            chosen=record["settings"]["learning_rate"] == chosen[record["arm"]],
+        )
+        for record in records
+    ]
+    order = list(chosen)
+    return sorted(tried, key=lambda one: (order.index(one.arm), one.learning_rate))
 
 
 def _read_arrays(path: Path) -> dict[str, Array]:

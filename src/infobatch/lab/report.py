@@ -13,11 +13,12 @@ from markupsafe import Markup
 
 from infobatch.lab import figures
 from infobatch.lab.arms import FULL, INFOBATCH, Arm
-from infobatch.lab.details import Details, read_details
+from infobatch.lab.details import Details, read_details, read_sweep
 from infobatch.lab.files import write_atomically
+from infobatch.lab.intervals import t_interval
 from infobatch.lab.pictures import data_uri
 from infobatch.lab.results import read_results, run_folder
-from infobatch.lab.summary import ArmSummary, summarise
+from infobatch.lab.summary import ArmSummary, finite, summarise
 from infobatch.lab.verdict import Verdict, decimals, described, judge
 
 LONGEST_TEXT = 700
@@ -94,6 +95,7 @@ def render(results: Mapping[str, Any], folder: Path) -> str:
         differences=_difference_rows(verdicts),
         difference_figure=figures.differences(verdicts, looks=looks),
         summaries=summaries,
+        extra_metrics=_extra_metrics(runs, arms),
         cost_figures=[
             figure
             for cost, label in (("samples_forwarded", "sample passes"), ("seconds", "seconds"))
@@ -113,6 +115,7 @@ def render(results: Mapping[str, Any], folder: Path) -> str:
         easiest=_samples(shown, shown.easiest) if shown else [],
         hardest=_samples(shown, shown.hardest) if shown else [],
         curves=figures.learning_curves(runs, metric=metric, looks=looks),
+        sweep=read_sweep(folder, chosen=results.get("chosen_rates") or {}),
         settings=_settings(runs),
         versions=results.get("versions") or (runs[0]["versions"] if runs else {}),
     )
@@ -153,6 +156,27 @@ def _difference_rows(verdicts: Sequence[Verdict]) -> list[tuple[str, dict[str, s
         )
         for verdict in verdicts
     ]
+
+
+def _extra_metrics(
+    runs: Sequence[Mapping[str, Any]], arms: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """What else the finished models were measured by: in words, by metric and arm."""
+    names = {name: None for run in runs for name in run.get("extra_metrics") or {}}
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        for arm in arms:
+            own = [run.get("extra_metrics", {}).get(name) for run in runs if run["arm"] == arm]
+            told = _mean_and_deviation([value for value in own if finite(value)])
+            found.setdefault(name, {})[arm] = told
+    return found
+
+
+def _mean_and_deviation(values: Sequence[float]) -> str:
+    interval = t_interval(values)
+    if interval is None:
+        return "–"
+    return f"{interval.mean:.4g}" + (f" ± {interval.sd:.2g}" if interval.sd is not None else "")
 
 
 # Samples.

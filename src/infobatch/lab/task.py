@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from torch.utils.data import Dataset
 
-from infobatch.lab.recipes import RECIPES, load_recipe
+from infobatch.lab.recipes import DATA_VARIABLE, RECIPES, load_recipe
 from infobatch.per_sample import PerSample
 
 
@@ -98,15 +100,39 @@ def load_task(
         raise TaskError(f"There is no file {name}. Expected a Python file that defines a task.")
     if options:
         raise TaskError(f"--set works for recipes; {name} is a file: write its settings into it.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if data is not None:
+        raise TaskError(
+            f"--data works for recipes; {name} is a file: write the folder into it, or read it there "
+            f"from the environment, os.environ[{DATA_VARIABLE!r}]."
+        )
+    return as_task(path.stem, import_file(path))
+
+
+_imported: dict[str, ModuleType] = {}  # the users' files, by the names they have in sys.modules
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a user's file as Python would if it stood in the file's folder.
+
+    The folder is on ``sys.path``, for the files beside it, and the module in ``sys.modules``, where
+    dataclasses look for it and from where the workers of a loader take its classes.
+    """
+    name, folder = path.stem, str(path.resolve().parent)
+    if sys.modules.get(name) is not _imported.get(name):
+        raise TaskError(f"{path} has the name of another module, {name!r}. Rename the file.")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = _imported[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise TaskError(f"{name} fails on import: {type(error).__name__}: {error}") from error
-    return as_task(path.stem, module)
+        del sys.modules[name], _imported[name]
+        raise TaskError(f"{path} fails on import: {type(error).__name__}: {error}") from error
+    return module
 
 
 def as_task(name: str, source: Any) -> Task:

@@ -34,7 +34,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "camvid": (("camvid_240x180.zip or CamVid",), ("PIL",)),
     "mae": (("cifar10 or cifar-10-batches-bin",), ("PIL", "transformers")),
     "diffusion": ((), ("diffusers",)),
-    "alpaca": (("alpaca_25k.json.gz", "stories260K"), ("transformers",)),
+    "alpaca": (("alpaca_25k.json.gz or alpaca", "stories260K"), ("transformers",)),
 }
 
 

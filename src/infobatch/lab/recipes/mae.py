@@ -1,7 +1,7 @@
 """Pretraining: a masked autoencoder on CIFAR-10, judged by a linear probe of its frozen features.
 
 20,000 images for 20 epochs: minutes on two cores. The probe is fitted halfway and at the
-end: reading the features takes as long as an epoch.
+end, on images of its own: reading the features takes as long as an epoch.
 """
 
 from __future__ import annotations
@@ -49,12 +49,19 @@ class Recipe:
         self.images = cifar10(self.folder, self.source)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """The first 20,000 images to train, the first 5,000 test images for the probe."""
+        """The first 20,000 images to train, the first 5,000 test images to measure.
+
+        The probe is fitted to the 10,000 training images after those: whatever a run holds out of its
+        training set to measure on, the probe has not seen it.
+        """
         count = SMOKE_TRAIN if self.smoke else NUM_TRAIN
-        train_x, train_y = map(torch.from_numpy, self.images.train(count))
+        probe_count = SMOKE_TRAIN if self.smoke else NUM_PROBE
+        images, labels = map(torch.from_numpy, self.images.train(count + probe_count))
         test_x, test_y = map(torch.from_numpy, self.images.test())
-        self.probe_train = Tensors(train_x[:NUM_PROBE], train_y[:NUM_PROBE])
-        return Tensors(train_x, train_y), Tensors(test_x[:NUM_TEST], test_y[:NUM_TEST])
+        self.probe_train = Tensors(images[count:], labels[count:])
+        return Tensors(images[:count], labels[:count]), Tensors(
+            test_x[:NUM_TEST], test_y[:NUM_TEST]
+        )
 
     def model(self) -> ViTMAEForPreTraining:
         """Three layers of width 64, and a decoder of one of width 48, on patches of 4 × 4."""
@@ -101,8 +108,7 @@ class Recipe:
     def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
         """The accuracy in percent of a ridge classifier on frozen features.
 
-        It is fitted in closed form to the features of the first 10,000 training images, whatever the
-        arm trained on, and has no seed.
+        It is fitted in closed form to images that no arm trains on, and has no seed.
         """
         features, labels = frozen_features(model, self.probe_train)
         mean, spread = features.mean(0), features.std(0).clamp_min(1e-6)

@@ -34,12 +34,20 @@ _GET_COVERTYPE = (
     "(UCI, CC BY 4.0)."
 )
 _GET_ALPACA = (
-    "Expected alpaca_25k.json.gz: a gzipped JSON list of rows with instruction, input, output and src, "
-    "the names of the published subsets that a row is in (random_9k, random_5k, dq_k5_1k, …). The rows "
-    "are of Stanford Alpaca, the subsets of the repositories of AlpaGasus "
-    "(https://github.com/gpt4life/alpagasus) and Dataset Quantization "
-    "(https://github.com/magic-research/Dataset_Quantization). Terms: CC BY-NC 4.0, research only."
+    "Expected the folder 'alpaca' with alpaca_data_dq_k5_1k.json, alpaca_data_dq_k5_5k.json, "
+    "alpaca_data_random_1k.json and alpaca_data_random_5k.json, which are below data/ in "
+    "https://github.com/magic-research/Dataset_Quantization, and random_9k.json of data/random/ in "
+    "https://github.com/gpt4life/alpagasus; or alpaca_25k.json.gz, their rows with the names of the "
+    "subsets as src. The rows are of Stanford Alpaca. Terms: CC BY-NC 4.0, research only."
 )
+# The order in which alpaca_25k.json.gz was put together.
+ALPACA_SUBSETS = {
+    "dq_k5_1k": "alpaca_data_dq_k5_1k.json",
+    "dq_k5_5k": "alpaca_data_dq_k5_5k.json",
+    "random_1k": "alpaca_data_random_1k.json",
+    "random_5k": "alpaca_data_random_5k.json",
+    "random_9k": "random_9k.json",
+}
 
 
 CIFAR10_SOURCES = ("folder", "hub")
@@ -183,10 +191,30 @@ class Alpaca:
     """Rows of Stanford Alpaca with the names of the published subsets that they are in."""
 
     def __init__(self, folder: Path | None) -> None:
-        self.path = require_data(folder, "alpaca_25k.json.gz", _GET_ALPACA)
+        published = "alpaca"
+        self.is_published = folder is not None and (folder / published).exists()
+        self.path = require_data(
+            folder, published if self.is_published else "alpaca_25k.json.gz", _GET_ALPACA
+        )
+        if self.is_published:
+            for name in ALPACA_SUBSETS.values():
+                require_data(self.path, name, _GET_ALPACA)
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows: instruction, input, output, src."""
+        if self.is_published:
+            return self._from_subsets()
         with gzip.open(self.path, "rt", encoding="utf-8") as file:
             rows: list[dict[str, Any]] = json.load(file)
         return rows
+
+    def _from_subsets(self) -> list[dict[str, Any]]:
+        """Each row once, where its first subset has it: the order of the one file."""
+        rows: dict[tuple[str, ...], dict[str, Any]] = {}
+        for subset, name in ALPACA_SUBSETS.items():
+            for row in json.loads((self.path / name).read_text(encoding="utf-8")):
+                texts = {part: row[part] for part in ("instruction", "input", "output")}
+                known = rows.setdefault(tuple(texts.values()), {**texts, "src": []})
+                if subset not in known["src"]:
+                    known["src"].append(subset)
+        return list(rows.values())
