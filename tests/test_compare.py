@@ -474,10 +474,10 @@ def test_as_many_decimals_as_the_margin_needs(small_margin):
     costs = {"samples_forwarded": 9, "samples_backpropagated": 9, "optimizer_steps": 3}
     costs |= {"seconds": 1.0, "overhead_seconds": 0.1, "peak_memory_mb": 300.0}
     for arm, seed, metric in (("full", 0, 0.2), ("infobatch", 0, 0.20123)):
-        run = {"arm": arm, "seed": seed, "metric": metric, "costs": costs, "saved_fraction": 0.3}
+        run = {"arm": arm, "seed": seed, "settings": {}, "metric": metric, "saved_fraction": 0.3}
         folder = run_folder(small_margin.out, arm, seed)
         folder.mkdir(parents=True)
-        (folder / "result.json").write_text(json.dumps(run))
+        (folder / "result.json").write_text(json.dumps({**run, "costs": costs}))
     results = small_margin.collect()
     assert "0.20123" in text_of(results_table(results))
     (line,) = answers(results)

@@ -142,7 +142,7 @@ def results_table(results: dict[str, Any]) -> Table:
             f"{arm.optimizer_steps:,.0f}",
             f"{arm.seconds:.1f}",
             f"{arm.overhead_seconds:.2f} s",
-            f"{arm.peak_memory_mb:.0f}",
+            "–" if arm.peak_memory_mb is None else f"{arm.peak_memory_mb:.0f}",
             verdicts.get(arm.arm, ""),
         )
     return table
