@@ -370,9 +370,7 @@ class Run:
         )
 
     def _extra_metrics(self) -> dict[str, float | None]:
-        diverged = (
-            self.history[-1]["metric"] is None
-        )  # such a model's outputs are not to be measured
+        diverged = self.history[-1]["metric"] is None  # its outputs may not be numbers
         if self.task.extra_metrics is None or self.rank or diverged:
             return {}
         found = self.task.extra_metrics(self.model.eval(), self.test_set)
