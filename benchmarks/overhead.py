@@ -18,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -172,24 +174,36 @@ def loader_epochs(repeats: int) -> dict[str, float]:
     """Nanoseconds a sample of a whole epoch with updates, batch 256, no workers, tiny samples."""
     size = 100_000
     data = TensorDataset(torch.rand(size, 8))
-    times: dict[str, list[float]] = {"plain": [], "sampler": [], "batch_sampler": []}
+    found: dict[str, list[float]] = {"plain": [], "sampler": [], "batch_sampler": []}
     for _ in range(repeats):
-        for name, values in times.items():
-            pruner = pruner_after_one_epoch(size, "mean")
-            if name == "plain":
-                loader = DataLoader(data, 256, shuffle=True)
-            elif name == "sampler":
-                loader = DataLoader(data, 256, sampler=pruner.sampler)
-            else:
-                loader = DataLoader(data, batch_sampler=pruner.batch_sampler(256))
-            samples = 0
-            began = time.perf_counter()
-            for (x,) in loader:
-                losses = x[:, 0]
-                _ = losses.mean() if name == "plain" else pruner.update(losses)
-                samples += len(x)
-            values.append(1e9 * (time.perf_counter() - began) / samples)
-    return {name: statistics.median(values) for name, values in times.items()}
+        pruners = {name: pruner_after_one_epoch(size, "mean") for name in found}
+        batches = pruners["batch_sampler"].batch_sampler(256)
+        loaders = {
+            "plain": DataLoader(data, 256, shuffle=True),
+            "sampler": DataLoader(data, 256, sampler=pruners["sampler"].sampler),
+            "batch_sampler": DataLoader(data, batch_sampler=batches),
+        }
+        seconds, samples = dict.fromkeys(found, 0.0), dict.fromkeys(found, 0)
+        under_way = {name: training_steps(name, loaders[name], pruners[name]) for name in found}
+        while under_way:  # ten batches of each in turn, each to its epoch's end
+            for name, steps in list(under_way.items()):
+                began = time.perf_counter()
+                counts = list(islice(steps, 10))
+                seconds[name] += time.perf_counter() - began
+                samples[name] += sum(counts)
+                if not counts:
+                    del under_way[name]
+        for name, values in found.items():
+            values.append(1e9 * seconds[name] / samples[name])
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def training_steps(name: str, loader: DataLoader, pruner: infobatch.Pruner) -> Iterator[int]:
+    """Go through an epoch; yield the number of samples of each batch."""
+    for (x,) in loader:
+        losses = x[:, 0]
+        _ = losses.mean() if name == "plain" else pruner.update(losses)
+        yield len(x)
 
 
 def checkpoint(size: int, repeats: int) -> dict[str, float]:
