@@ -9,10 +9,11 @@ from torch.utils.data import Dataset
 from infobatch.lab.results import read_result, run_folder, write_results
 from infobatch.lab.run import run_once
 
+collect_ignore = ["tiny_task.py"]  # the lab imports it as it does a user's file
 # timm needs torchvision, whose presence would change what other packages here do: both live in a
 # folder of their own, and `make test` runs timm's tests by themselves.
 if find_spec("timm") is None:
-    collect_ignore = ["integrations/test_timm.py"]
+    collect_ignore += ["integrations/test_timm.py"]
 else:
     import torchvision_operators  # noqa: F401 - before anything imports torchvision
 

@@ -13,7 +13,7 @@ import typer
 from torch.utils.data import Dataset
 from typer.testing import CliRunner
 
-from infobatch.lab import files, training
+from infobatch.lab import training
 from infobatch.lab.run import main
 from infobatch.lab.task import TaskError, load_task
 from infobatch.lab.training import Run, settings_of
@@ -168,18 +168,6 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path):
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(TaskError, match=r"checkpoint\.pt is damaged.*Delete it"):
         run.train(lambda standing: None)
-
-
-def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
-    happened = []
-    fsync, replace_file = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda file: (happened.append("fsync"), fsync(file)))
-    monkeypatch.setattr(
-        Path, "replace", lambda *paths: (happened.append("rename"), replace_file(*paths))
-    )
-    files.write_atomically(tmp_path / "file", lambda path: path.write_text("whole"))
-    assert happened == ["fsync", "rename", "fsync"]
-    assert (tmp_path / "file").read_text() == "whole"
 
 
 def test_an_epoch_is_logged_once(tmp_path, monkeypatch):

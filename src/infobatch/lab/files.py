@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after a power cut."""
+"""Files that are there whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,31 +12,16 @@ from typing import Any
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then rename it into place.
 
-    The bytes are on the disk before the new name is, else a power cut could leave the name with
-    nothing behind it.
+    The disk is not waited for: a checkpoint could then stop a training for as long as others write. After
+    a power cut a file may be damaged, and whoever reads it says so.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
-        with temporary.open("r+b") as file:
-            os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    if not hasattr(os, "O_DIRECTORY"):  # Windows has no such call and needs none
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError:  # a file system that cannot: the rename is as safe as it gets there
-        pass
-    finally:
-        os.close(descriptor)
 
 
 def read_json(path: Path, *, remedy: str) -> Any:

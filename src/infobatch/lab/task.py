@@ -19,6 +19,8 @@ from torch.utils.data import Dataset
 from infobatch.lab.recipes import DATA_VARIABLE, RECIPES, load_recipe
 from infobatch.per_sample import PerSample
 
+_IS_A_TASK = "__infobatch_task__"  # what a user's file is told by, among the imported modules
+
 
 class TaskError(Exception):
     """What is wrong with a task, in words for the user who wrote or named it."""
@@ -108,9 +110,6 @@ def load_task(
     return as_task(path.stem, import_file(path))
 
 
-_imported: dict[str, ModuleType] = {}  # the users' files, by the names they have in sys.modules
-
-
 def import_file(path: Path) -> ModuleType:
     """Import a user's file as Python would if it stood in the file's folder.
 
@@ -118,7 +117,7 @@ def import_file(path: Path) -> ModuleType:
     dataclasses look for it and from where the workers of a loader take its classes.
     """
     name, folder = path.stem, str(path.resolve().parent)
-    if sys.modules.get(name) is not _imported.get(name):
+    if name in sys.modules and not hasattr(sys.modules[name], _IS_A_TASK):
         raise TaskError(f"{path} has the name of another module, {name!r}. Rename the file.")
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -126,11 +125,12 @@ def import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = _imported[name] = module
+    setattr(module, _IS_A_TASK, True)
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        del sys.modules[name], _imported[name]
+        del sys.modules[name]
         raise TaskError(f"{path} fails on import: {type(error).__name__}: {error}") from error
     return module
 
