@@ -220,6 +220,8 @@ def children_of_run(out):
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
+    # Tests that were started in the background ignore Ctrl-C, and so would their children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [
             sys.executable,
@@ -235,9 +237,8 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        # Tests that were started in the background ignore Ctrl-C, and so would their children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+    signal.signal(signal.SIGINT, before)
     wait_for(lambda: list(tmp_path.rglob("checkpoint.pt")), "a checkpoint")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
