@@ -121,8 +121,8 @@ def _count_missing(comparison: Comparison) -> int:
 
 
 def results_table(results: dict[str, Any]) -> Table:
-    """The finished comparison: metric and costs by arm, with the verdict."""
-    verdicts = {verdict["arm"]: verdict["text"] for verdict in results["verdicts"]}
+    """The finished comparison: metric and costs by arm, and a word for the verdict."""
+    verdicts = {verdict["arm"]: verdict["decision"] for verdict in results["verdicts"]}
     digits = decimals(results["margin"])
     table = Table(title=f"{results['task']}: {results['metric']}, last epoch, test set")
     columns = ("seeds", results["metric"], "saved", "steps", "seconds", "overhead", "peak MB")
