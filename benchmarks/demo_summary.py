@@ -1,4 +1,4 @@
-"""Print the README's table from the stored results of `infobatch demo --seeds 3`.
+"""Print the README's table from the stored results of `infobatch demo --seeds 5`.
 
 python benchmarks/demo_summary.py
 """
