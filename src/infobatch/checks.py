@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-_INDEX_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
 
 def check_count(name: str, value: Any, why: str, *, least: int = 1) -> int:
     """Return a whole number of at least ``least``, or refuse the argument ``name``."""
@@ -71,7 +69,7 @@ def check_scores(scores: object, losses: torch.Tensor) -> None:
 def check_index(call: str, index: Any, losses: torch.Tensor) -> torch.Tensor:
     """Return the samples' indices on the losses' device, or refuse them."""
     samples = index if isinstance(index, torch.Tensor) else torch.as_tensor(index)
-    if samples.shape != losses.shape or samples.dtype not in _INDEX_TYPES:
+    if samples.is_floating_point() or samples.dtype is torch.bool or samples.shape != losses.shape:
         raise ValueError(
             f"{call}(index=…) got {samples.dtype} of shape {tuple(samples.shape)}, expected a sample "
             f"index for each of the {len(losses)} losses. If a collate function drops samples, "

@@ -56,7 +56,7 @@ class Ranks:
         """Return every rank's row, stacked; all rows have the same length. Collective."""
         if self.world_size == 1:
             return row.unsqueeze(0)
-        if not (dist.is_available() and dist.is_initialized()):
+        if not has_process_group():
             raise RuntimeError(
                 f"The epoch's end has to exchange the losses of world_size={self.world_size} ranks, "
                 "but torch.distributed is not initialised. Call init_process_group (torchrun sets "
@@ -79,6 +79,11 @@ class Ranks:
         return total
 
 
+def has_process_group() -> bool:
+    """Whether torch.distributed is there and initialised."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def resolve_ranks(
     rank: int | None,
     world_size: int | None,
@@ -89,7 +94,7 @@ def resolve_ranks(
 ) -> Ranks:
     """Find this process's place: by arguments, by process group, or alone."""
     if rank is None or world_size is None:
-        if not (dist.is_available() and dist.is_initialized()):
+        if not has_process_group():
             return Ranks(sharded=sharded)
         rank, world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
         if global_order is None:  # whoever names a rank means that rank's share

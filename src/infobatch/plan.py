@@ -221,7 +221,7 @@ def _keep_exactly(
             pruned = (block == label) & (random < limit)
             surplus[label] -= np.count_nonzero(pruned)
             dropped |= pruned.view(np.uint8)
-        # 255 | label = 255, where 0 - 1 = 255; np.where takes far longer.
+        # The negative of 1 is 255, and 255 | label is 255; np.where takes far longer.
         np.bitwise_or(
             np.negative(dropped, out=dropped), block, out=kept_labels[start : start + _BLOCK]
         )

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from infobatch.checks import check_count, check_delta, check_index, check_losses, check_scores
 from infobatch.dealing import loader_at_work
-from infobatch.distributed import Ranks, check_ranks, resolve_ranks
+from infobatch.distributed import Ranks, check_ranks, has_process_group, resolve_ranks
 from infobatch.endings import discard_unmatched, warn_of_dealing
 from infobatch.ledger import Ledger, Progress
 from infobatch.per_sample import PerSample
@@ -471,7 +471,7 @@ class Pruner:
         # Who walked, and who got a batch, may differ from rank to rank: all take part. (Without a
         # process group there is nobody to wait for, and who walked gets an error.)
         ranks = self._ranks()
-        if ranks.global_order or (ranks.world_size > 1 and (walked or dist.is_initialized())):
+        if ranks.global_order or (ranks.world_size > 1 and (walked or has_process_group())):
             self._current_ledger().exchange()
 
     def _passes(self, ledger: Ledger, unscored: int) -> EpochPasses:
