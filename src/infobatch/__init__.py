@@ -2,32 +2,35 @@
 
 Each epoch leaves out, at random, some of the samples whose loss is below the mean, and scales up the
 loss of those that stay, so that the expected gradient is that of the full data.
+
+The names are in ``infobatch/public.py``, which is imported when the first of them is asked for: torch
+takes seconds to import, and ``infobatch --help`` needs none of it.
 """
 
-from infobatch import scoring
-from infobatch.batch import Indexed, with_index
-from infobatch.dataset import InfoBatch
-from infobatch.per_sample import PerSample
-from infobatch.plan import Plan, Strata
-from infobatch.policies import NoPrune, QuantilePrune, RandomPrune, SoftPrune
-from infobatch.pruner import Pruner
-from infobatch.savings import Savings
-from infobatch.schedule import paced
+from __future__ import annotations
 
-__all__ = [
-    "Indexed",
-    "InfoBatch",
-    "NoPrune",
-    "PerSample",
-    "Plan",
-    "Pruner",
-    "QuantilePrune",
-    "RandomPrune",
-    "Savings",
-    "SoftPrune",
-    "Strata",
-    "paced",
-    "scoring",
-    "with_index",
-]
+import importlib
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from infobatch.public import *  # noqa: F403
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """A submodule, or a public name."""
+    if not name.startswith("_") and find_spec(f"infobatch.{name}") is not None:
+        return importlib.import_module(f"infobatch.{name}")
+    if name == "__all__" or not name.startswith("_"):
+        public = importlib.import_module("infobatch.public")
+        names = {each: getattr(public, each) for each in public.__all__}
+        globals().update(names, __all__=public.__all__)
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module 'infobatch' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *importlib.import_module("infobatch.public").__all__})

@@ -1,40 +1,150 @@
-"""The checks of what a user passes: each error says what was called, what it got, what to do."""
+"""The checks of what a user passes: each error says what was called, what it got and what to do."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch.utils.data import IterableDataset
+
+from infobatch.per_sample import PerSample
+
+Rows = torch.Tensor | np.ndarray[Any, Any]  # one value per sample
+
+
+def check_dataset(dataset: object) -> None:
+    """Refuse data that cannot be read by index, or has no length."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise TypeError(
+            f"InfoBatch(dataset) got {type(dataset).__name__}, expected a data set that is read "
+            "by index: pruning chooses which samples to read. Load the stream into a list or a "
+            "memory-mapped data set first."
+        )
+    if not hasattr(dataset, "__len__"):
+        raise TypeError(
+            f"InfoBatch(dataset) got {type(dataset).__name__}, which has no length. Expected a "
+            "data set with __len__: a score is kept for each sample. Give it one, or wrap it in "
+            "torch.utils.data.Subset(dataset, range(n))."
+        )
 
 
 def check_count(name: str, value: Any, why: str, *, least: int = 1) -> int:
-    """Return a whole number of at least ``least``, or refuse the argument ``name``."""
+    """Return an integer of at least ``least``, or refuse the argument ``name``."""
     try:
         count = operator.index(value)
     except TypeError:
         count = least - 1
     if isinstance(value, bool) or count < least:
-        raise ValueError(f"{name}={value!r} is not a whole number from {least} on: {why}.")
+        raise ValueError(f"{name} got {value!r}, expected an integer >= {least}: {why}.")
     return count
 
 
-def check_delta(delta: Any) -> float:
-    """Return delta, the share of the epochs that prune, or refuse it."""
+def check_delta(delta: Any, policy: object) -> float:
+    """Return delta, the share of the epochs that prune, or refuse it; None is the policy's own."""
+    if delta is None:
+        delta = getattr(policy, "default_delta", 0.875)
     if not isinstance(delta, int | float | np.floating) or not 0 <= delta <= 1:
         raise ValueError(
-            f"delta={delta!r} is not a share of the epochs. Expected a number in [0, 1]: 0.875 "
-            "prunes in the first seven eighths of the epochs, 0 never, 1 always."
+            f"delta got {delta!r}, expected a share of the epochs, a number in [0, 1]: 0.875 prunes "
+            "in the first seven eighths of the epochs, 0 never, 1 always."
         )
     return float(delta)
 
 
+def check_steps(call: str, steps_per_epoch: Any) -> int:
+    """Return the number of steps of a full epoch, or refuse it."""
+    why = "it counts the optimizer steps of an epoch over all data"
+    return check_count(f"{call}: steps_per_epoch", steps_per_epoch, why)
+
+
+def check_shrink(shrink: object) -> None:
+    """Refuse anything but the two ways in which an epoch can get smaller."""
+    if shrink not in ("epoch", "batch"):
+        raise ValueError(
+            f"batch_sampler(shrink=…) got {shrink!r}, expected 'epoch' (a pruned epoch has fewer "
+            "batches) or 'batch' (it has as many, each smaller)."
+        )
+
+
+def check_batch(
+    call: str, losses: torch.Tensor | PerSample, scores: torch.Tensor | None, index: Any
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Return the losses, the scores and the indices that a loop reports of a batch, or refuse them."""
+    if isinstance(losses, PerSample):
+        scores = losses.scores if scores is None else scores
+        losses = losses.losses
+    check_losses(f"{call}()", losses)
+    if scores is not None:
+        check_scores(scores, losses)
+    if index is not None:
+        index = check_index(call, index, losses)
+    return losses, scores, index
+
+
+def check_extras(
+    call: str,
+    losses: torch.Tensor | PerSample,
+    extras: Mapping[str, torch.Tensor] | None,
+    needed: Sequence[str],
+    policy: object,
+) -> Mapping[str, torch.Tensor]:
+    """Return what is reported beside the losses, or refuse a batch where something needed is missing."""
+    if isinstance(losses, PerSample):
+        extras = {**losses.extras, **(extras or {})}
+        losses = losses.losses
+    known = extras or {}
+    for name in needed:
+        values = known.get(name)
+        if values is None:
+            raise ValueError(
+                f"{call}() got no {name!r} for its samples, which {policy!r} needs. Pass "
+                f"{call}(…, extras={{{name!r}: …}}), one value per sample, or a PerSample that "
+                "has it among its extras."
+            )
+        if not isinstance(values, torch.Tensor) or values.shape != losses.shape:
+            got = getattr(values, "shape", type(values).__name__)
+            raise ValueError(
+                f"{call}(extras=…) got {got} for {name!r}, expected one value per sample: a tensor "
+                f"of shape {tuple(losses.shape)}."
+            )
+    return known
+
+
+def check_rows(
+    name: str, values: object, num_samples: int, *, positive: bool
+) -> npt.NDArray[Any] | None:
+    """Return one value per sample as an array, or refuse the argument ``name``."""
+    if values is None:
+        return None
+    array = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if array.shape != (num_samples,):
+        raise ValueError(
+            f"{name} got an array of shape {array.shape}, expected one value for each of the "
+            f"{num_samples} samples."
+        )
+    if positive and not (np.isfinite(array) & (array > 0)).all():
+        raise ValueError(f"{name} got {array.min()} as its least value, expected numbers > 0.")
+    return array.astype(np.float32) if positive else array
+
+
+def check_share(name: str, value: object, why: str) -> float | None:
+    """Return a share in [0, 1] or None, or refuse the argument ``name``."""
+    if value is None:
+        return None
+    if not isinstance(value, int | float | np.floating) or not 0 <= value <= 1:
+        raise ValueError(f"{name} got {value!r}, expected a share in [0, 1]: {why}.")
+    return float(value)
+
+
 def check_losses(call: str, losses: object) -> None:
-    """Refuse anything but one floating point loss a sample."""
+    """Refuse anything but one floating point loss per sample."""
     if not isinstance(losses, torch.Tensor):
         raise TypeError(
-            f"{call} got {type(losses).__name__}, expected a tensor with one loss a sample. Build "
+            f"{call} got {type(losses).__name__}, expected a tensor with one loss per sample. Build "
             'the criterion with reduction="none" and pass what it returns.'
         )
     if losses.dim() != 1:
@@ -44,7 +154,7 @@ def check_losses(call: str, losses: object) -> None:
             if losses.dim() == 0
             else "Reduce each sample's losses to one number, for instance losses.flatten(1).mean(1)."
         )
-        raise ValueError(f"{call} got {what}, expected one loss a sample: a 1-D tensor. {remedy}")
+        raise ValueError(f"{call} got {what}, expected one loss per sample: a 1-D tensor. {remedy}")
     if not losses.is_floating_point():
         raise TypeError(
             f"{call} got losses of {losses.dtype}, expected floating point numbers: an integer has "
@@ -52,23 +162,25 @@ def check_losses(call: str, losses: object) -> None:
         )
     if not losses.shape[0]:
         raise ValueError(
-            f"{call} got no losses, expected one a sample. For a batch without samples call skip()."
+            f"{call} got no losses, expected one per sample. For a batch without samples call skip()."
         )
 
 
-def check_scores(scores: object, losses: torch.Tensor) -> None:
+def check_scores(scores: object, losses: torch.Tensor, call: str = "update") -> None:
     """Refuse scores that do not lie beside the losses."""
     if not isinstance(scores, torch.Tensor) or scores.shape != losses.shape:
         got = getattr(scores, "shape", type(scores).__name__)
         raise ValueError(
-            f"update(scores=…) got {got}, expected one score a sample, as the losses have: a "
+            f"{call}(scores=…) got {got}, expected one score per sample, as the losses have: a "
             f"tensor of shape {tuple(losses.shape)}."
         )
 
 
-def check_index(call: str, index: Any, losses: torch.Tensor) -> torch.Tensor:
-    """Return the samples' indices on the losses' device, or refuse them."""
+def check_index(call: str, index: Any, losses: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the samples' indices, on the losses' device where there are losses, or refuse them."""
     samples = index if isinstance(index, torch.Tensor) else torch.as_tensor(index)
+    if losses is None:  # only the indices themselves
+        losses = samples.flatten()
     if samples.is_floating_point() or samples.dtype is torch.bool or samples.shape != losses.shape:
         raise ValueError(
             f"{call}(index=…) got {samples.dtype} of shape {tuple(samples.shape)}, expected a sample "

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
+from os import PathLike
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from infobatch.batch import fetch
-from infobatch.ledger import Progress
+from infobatch.checks import Rows, check_dataset
+from infobatch.epoch.progress import Progress
+from infobatch.epoch.sampler import PlanBatchSampler, PlanSampler, Shrink
+from infobatch.memory.tracks import Track
 from infobatch.per_sample import PerSample
 from infobatch.plan import Plan
-from infobatch.policies import Policy, resolve_policy
-from infobatch.policies.ratio import check_ratio
+from infobatch.policies.base import Policy
+from infobatch.policies.limits import costs_of, labels_of
+from infobatch.policies.registry import resolve_policy
 from infobatch.pruner import Pruner
-from infobatch.sampler import PlanBatchSampler, PlanSampler
 from infobatch.savings import Savings
-
-_DEFAULT_RATIO = 0.5
 
 
 class InfoBatch(Dataset[Any]):
@@ -34,50 +36,70 @@ class InfoBatch(Dataset[Any]):
     Args:
         dataset: anything with ``__len__`` and ``__getitem__``.
         num_epochs: how many epochs training takes in all.
-        prune_ratio: the share of the below-mean samples that an epoch leaves out (the paper's r).
-        delta: pruning stops from epoch ``delta * num_epochs`` on.
+        prune_ratio: the share of the below-mean samples that an epoch leaves out, 0.5 by default
+            (the paper's r).
+        delta: pruning stops from epoch ``delta * num_epochs`` on; 0.875 by default, for most rules.
         policy: a name or an object of :mod:`infobatch.policies`, instead of the mean rule.
-        seed: of the draws; the global random generators are never touched.
-        rank, world_size, process_group: this process's place in a distributed job; by default
-            torch.distributed is asked, if it is initialised when the first epoch begins.
-        sharded: each rank keeps the scores of a fixed share of the samples only.
+        seed: the key of the draws; the global random generators are never touched.
+        save: the share of the run's sample passes to save, the whole first and last epochs counted:
+            instead of a ratio. Every epoch leaves out what is still missing.
+        cost: what a pass of each sample costs (tokens, pixels), as an array or a function of a sample,
+            which is called once for each. The budget and the savings then count cost, and
+            importance rules prefer cheap samples.
+        warmup: how many epochs are whole at the start.
+        max_noise: prune less in an epoch in which more noise than this would be added to the
+            gradient's; 0.1 is the noise of a batch smaller by a tenth.
+        protect_classes: the share of each class that every epoch keeps at least.
+        labels: the class of each sample, where a rule or ``protect_classes`` needs it; by default
+            ``dataset.targets``.
+        initial_scores: those of an earlier run, so that the first epoch is pruned already: a tensor
+            or array with one score per sample, or a file that :meth:`export_scores` wrote.
+        tracks: what to remember about each sample beside what the policy needs, for
+            :meth:`export_scores`; see :mod:`infobatch.memory.tracks`.
+        rank, world_size, process_group: which rank of a distributed job this process is; by default
+            those of torch.distributed, if it is initialised when the first epoch begins.
+        sharded: each rank keeps the scores of a fixed shard of the samples only.
     """
 
     def __init__(
         self,
         dataset: Any,
         num_epochs: int,
-        prune_ratio: float = _DEFAULT_RATIO,
-        delta: float = 0.875,
+        prune_ratio: float | None = None,
+        delta: float | None = None,
         *,
         policy: Policy | str | None = None,
         seed: int = 0,
+        save: float | None = None,
+        cost: Rows | Callable[[Any], float] | None = None,
+        warmup: int = 0,
+        max_noise: float | None = None,
+        protect_classes: float | None = None,
+        labels: Rows | None = None,
+        initial_scores: Rows | str | PathLike[str] | None = None,
+        tracks: Iterable[Track] = (),
         rank: int | None = None,
         world_size: int | None = None,
         process_group: dist.ProcessGroup | None = None,
         sharded: bool = False,
     ) -> None:
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-            raise TypeError(
-                f"InfoBatch(dataset) got {type(dataset).__name__}, expected a data set that is read "
-                "by index: pruning chooses which samples to read. Load the stream into a list or a "
-                "memory-mapped data set first."
-            )
-        if not hasattr(dataset, "__len__"):
-            raise TypeError(
-                f"InfoBatch(dataset) got {type(dataset).__name__}, which has no length. Expected a "
-                "data set with __len__: a score is kept for each sample. Give it one, or wrap it in "
-                "torch.utils.data.Subset(dataset, range(n))."
-            )
-        check_ratio("InfoBatch(prune_ratio=…)", prune_ratio)
-        ratio = prune_ratio if policy is None or prune_ratio != _DEFAULT_RATIO else None
+        check_dataset(dataset)
         self.dataset = dataset
+        rule = resolve_policy(policy, ratio=prune_ratio)
         self.pruner = Pruner(
             len(dataset),
             num_epochs,
-            policy=resolve_policy(policy, ratio=ratio),
+            policy=rule,
             delta=delta,
             seed=seed,
+            save=save,
+            cost=costs_of(dataset, cost) if callable(cost) else cost,
+            warmup=warmup,
+            max_noise=max_noise,
+            protect_classes=protect_classes,
+            labels=labels_of(dataset, rule, protect_classes) if labels is None else labels,
+            initial_scores=initial_scores,
+            tracks=tracks,
             rank=rank,
             world_size=world_size,
             process_group=process_group,
@@ -94,25 +116,40 @@ class InfoBatch(Dataset[Any]):
         return fetch(self.dataset, indices)
 
     def __getattr__(self, name: str) -> Any:
-        # Only called for what is not found here. Special methods are the language's, not the inner
-        # data set's to answer, and "dataset" is missing while pickle or copy builds the object.
+        # Only called for missing attributes. Special methods are never the inner data set's, and
+        # "dataset" is missing while pickle or copy builds the object.
         if name == "pruner" and "dataset" in self.__dict__:
             # Not an AttributeError: Python would take that for "ask the inner data set".
             raise RuntimeError(
                 "This InfoBatch is a loader worker's copy, which only reads samples. Use update(), "
-                "scores and the like in the process that trains."
+                "scores and so on in the process that trains."
             )
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.dataset, name)
+        try:
+            return getattr(self.dataset, name)
+        except AttributeError:
+            inner = type(self.dataset).__name__
+            raise AttributeError(
+                f"InfoBatch has no attribute {name!r}, and neither has the {inner} that it wraps."
+            ) from None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in ("prune", "no_prune"):
+            if hasattr(cls, name):  # also from another base class
+                raise TypeError(
+                    f"{cls.__name__} overrides {name}(), which InfoBatch does not call. To prune by a "
+                    "rule of your own pass InfoBatch(…, policy=…) an object with a method "
+                    "strata(samples); see docs/policies.md."
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        # To a loader's worker, which only reads samples, the scores do not go along. (To a process
-        # that will train, a data set goes before any training.)
+        # A loader's worker only reads samples, so it does not get the scores. (A process that will
+        # train gets its data set before any training.)
         pruner = state.get("pruner")
-        is_for_training = pruner is not None and pruner.is_fresh and pruner.can_be_sent
-        if get_spawning_popen() is not None and not is_for_training:
+        if get_spawning_popen() is not None and not _can_train(pruner):
             state.pop("pruner", None)
         return state
 
@@ -121,9 +158,11 @@ class InfoBatch(Dataset[Any]):
         """See :attr:`Pruner.sampler`."""
         return self.pruner.sampler
 
-    def batch_sampler(self, batch_size: int, *, drop_last: bool = False) -> PlanBatchSampler:
+    def batch_sampler(
+        self, batch_size: int, *, drop_last: bool = False, shrink: Shrink = "epoch", even: bool = False
+    ) -> PlanBatchSampler:  # fmt: skip
         """See :meth:`Pruner.batch_sampler`."""
-        return self.pruner.batch_sampler(batch_size, drop_last=drop_last)
+        return self.pruner.batch_sampler(batch_size, drop_last=drop_last, shrink=shrink, even=even)
 
     @property
     def epoch(self) -> int:
@@ -141,9 +180,49 @@ class InfoBatch(Dataset[Any]):
         return self.pruner.progress
 
     @property
+    def last_loss(self) -> torch.Tensor:
+        """See :attr:`Pruner.last_loss`."""
+        return self.pruner.last_loss
+
+    def virtual_step(self, steps_per_epoch: int) -> int:
+        """See :meth:`Pruner.virtual_step`."""
+        return self.pruner.virtual_step(steps_per_epoch)
+
+    @property
     def scores(self) -> torch.Tensor:
         """See :attr:`Pruner.scores`."""
         return self.pruner.scores
+
+    @scores.setter
+    def scores(self, scores: object) -> None:
+        raise AttributeError(
+            "InfoBatch.scores cannot be set: it is a copy of what training has recorded. Pass "
+            "InfoBatch(…, initial_scores=…) to start from known scores, or update(losses, scores=…) "
+            "to rank by something other than the loss."
+        )
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weight of each sample in the running epoch, float64; 0 where it is left out."""
+        plan = self.pruner.plan
+        weights = torch.zeros(len(self.dataset), dtype=torch.float64)
+        weights[plan.order] = plan.weights
+        return weights
+
+    @property
+    def num_epochs(self) -> int:
+        """How many epochs training takes in all."""
+        return self.pruner.num_epochs
+
+    @property
+    def delta(self) -> float:
+        """The share of the epochs that are pruned."""
+        return self.pruner.delta
+
+    @property
+    def keep_ratio(self) -> float:
+        """1 − ``prune_ratio``, for the rules that have one."""
+        return float(1 - getattr(self.pruner.policy, "ratio"))  # noqa: B009 - not every rule has it
 
     @property
     def savings(self) -> Savings:
@@ -153,12 +232,13 @@ class InfoBatch(Dataset[Any]):
     def update(
         self,
         losses: torch.Tensor | PerSample,
-        *,
         scores: torch.Tensor | None = None,
+        *,
         index: torch.Tensor | None = None,
+        extras: Mapping[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """See :meth:`Pruner.update`."""
-        return self.pruner.update(losses, scores=scores, index=index)
+        return self.pruner.update(losses, scores=scores, index=index, extras=extras)
 
     def reweight(
         self, losses: torch.Tensor | PerSample, *, index: torch.Tensor | None = None
@@ -170,19 +250,41 @@ class InfoBatch(Dataset[Any]):
         """See :meth:`Pruner.skip`."""
         self.pruner.skip(count, index=index)
 
+    @property
+    def left_out(self) -> torch.Tensor:
+        """See :attr:`Pruner.left_out`."""
+        return self.pruner.left_out
+
+    def refresh(
+        self,
+        losses: torch.Tensor | PerSample,
+        index: torch.Tensor,
+        *,
+        scores: torch.Tensor | None = None,
+        extras: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        """See :meth:`Pruner.refresh`."""
+        self.pruner.refresh(losses, index, scores=scores, extras=extras)
+
     def set_epoch(self, epoch: int) -> None:
         """See :meth:`Pruner.set_epoch`."""
         self.pruner.set_epoch(epoch)
 
+    def get_saved_ratio(self) -> float:
+        """The share of full-data training's sample passes that was saved so far."""
+        return self.pruner.savings.fraction
+
     def get_pruned_count(self) -> int:
-        """See :meth:`Pruner.get_pruned_count`."""
-        return self.pruner.get_pruned_count()
+        """Sample passes saved so far, under the name that existing scripts use."""
+        return self.pruner.savings.saved
+
+    def export_scores(self, path: str | PathLike[str]) -> None:
+        """See :meth:`Pruner.export_scores`."""
+        self.pruner.export_scores(path)
 
     def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
         """See :meth:`Pruner.state_dict`."""
-        if (
-            get_worker_info() is not None
-        ):  # a stateful loader asks its workers' copies at each batch
+        if get_worker_info() is not None:  # a stateful loader asks its workers' copies, too
             return {}
         return self.pruner.state_dict(gather=gather)
 
@@ -190,3 +292,8 @@ class InfoBatch(Dataset[Any]):
         """See :meth:`Pruner.load_state_dict`."""
         if get_worker_info() is None:
             self.pruner.load_state_dict(state)
+
+
+def _can_train(pruner: Pruner | None) -> bool:
+    """Whether another process could train with it: before any update, without a process group."""
+    return pruner is not None and pruner._course.is_fresh and pruner._place.process_group is None

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 
+NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
-class PerSample(NamedTuple):
-    """One loss and one score a sample.
 
-    ``losses`` is 1-D and differentiable, and its plain mean is the batch loss that you would train
-    with. ``scores`` says how much each sample has left to teach, and depends on nothing else in
-    the batch.
-    """
-
+class _LossesAndScores(NamedTuple):
     losses: torch.Tensor
     scores: torch.Tensor
+
+
+class PerSample(_LossesAndScores):
+    """One loss and one score per sample; unpacks as ``losses, scores``.
+
+    ``losses`` is 1-D and differentiable, and its plain mean is the batch loss that you would train
+    with. ``scores`` tells how much each sample has left to teach, and depends on nothing else in
+    the batch. ``extras`` are further values per sample, by name, for policies that need more than a
+    score, such as ``{"confidence": …}``.
+    """
+
+    extras: Mapping[str, torch.Tensor]
+
+    def __new__(
+        cls,
+        losses: torch.Tensor,
+        scores: torch.Tensor,
+        extras: Mapping[str, torch.Tensor] = NOTHING,
+    ) -> PerSample:
+        """A pair with one more attribute."""
+        pair = super().__new__(cls, losses, scores)
+        pair.extras = extras
+        return pair

@@ -1,17 +1,22 @@
-"""What pruning has saved, counted in sample passes."""
+"""What pruning has saved, counted in sample passes, or in training steps where scoring costs extra."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+FORWARD = 1 / 3  # of a training step: the backward pass takes about twice as long as the forward
 
 
 @dataclass(frozen=True)
 class EpochPasses:
     """The sample passes of one epoch, over all ranks.
 
-    ``full`` is the data set's size, ``planned`` how many samples the plan kept, ``made`` how many
-    passes were made of them, ``unscored`` how many of those left no score: their loss was NaN or
-    infinite, or the batch was skipped.
+    ``full`` is the data set's size, ``planned`` how many samples the plan keeps, ``made`` how many
+    of these passes were made, ``unscored`` how many of those left no score: their loss was NaN or
+    infinite, or the batch was skipped. ``planned_cost`` is the share of the cost that the plan keeps,
+    where the user has given costs. ``added_noise`` is how much noise leaving samples out adds to the
+    gradient's, see :mod:`infobatch.policies.gradient`. ``refreshed`` samples were forwarded at the
+    epoch's end without a step; ``refreshed_cost`` is their share of a full epoch's cost.
     """
 
     epoch: int
@@ -20,6 +25,25 @@ class EpochPasses:
     made: int
     unscored: int
     thresholds: tuple[float, ...] = ()
+    added_noise: float = 0.0
+    planned_cost: float | None = None
+    refreshed: int = 0
+    refreshed_cost: float = 0.0
+
+    @property
+    def kept_cost(self) -> float:
+        """The share of a full epoch's cost that the plan has."""
+        return self.kept_fraction if self.planned_cost is None else self.planned_cost
+
+    @property
+    def saved_cost(self) -> float:
+        """The share of a full epoch's cost that was saved, less what refreshing took."""
+        return (1 - self.kept_cost) * self.completed - FORWARD * self.refreshed_cost
+
+    @property
+    def completed(self) -> float:
+        """The share of the plan that was made."""
+        return self.made / self.planned
 
     @property
     def saved(self) -> int:
@@ -65,10 +89,21 @@ class Savings:
         return sum(epoch.unscored for epoch in self.epochs)
 
     @property
+    def refreshed(self) -> int:
+        """All samples that were forwarded without a step, to refresh their scores."""
+        return sum(epoch.refreshed for epoch in self.epochs)
+
+    @property
     def fraction(self) -> float:
-        """The share of full-data training's passes that was saved."""
-        total = self.made + self.saved
-        return self.saved / total if total else 0.0
+        """The share of full-data training's passes, or of their cost where given, that was saved.
+
+        A sample that is forwarded to refresh its score takes a third of a pass back.
+        """
+        if not any(epoch.planned_cost is not None for epoch in self.epochs):
+            total = self.made + self.saved
+            return (self.saved - FORWARD * self.refreshed) / total if total else 0.0
+        total_cost = sum(epoch.completed for epoch in self.epochs)
+        return sum(epoch.saved_cost for epoch in self.epochs) / total_cost if total_cost else 0.0
 
     def as_dict(self) -> dict[str, float]:
         """Flat numbers for a logger; ``threshold`` is the highest one where a rule has several."""
@@ -78,8 +113,11 @@ class Savings:
             "infobatch/saved_fraction": self.fraction,
             "infobatch/samples_unscored": self.unscored,
         }
+        if self.refreshed:
+            numbers["infobatch/samples_refreshed"] = self.refreshed
         if self.epochs:
             numbers["infobatch/kept_fraction"] = self.epochs[-1].kept_fraction
+            numbers["infobatch/added_noise"] = self.epochs[-1].added_noise
             if self.epochs[-1].thresholds:
                 numbers["infobatch/threshold"] = self.epochs[-1].thresholds[-1]
         return numbers
@@ -87,8 +125,57 @@ class Savings:
     def __str__(self) -> str:
         total = self.made + self.saved
         noun = "epoch" if len(self.epochs) == 1 else "epochs"
-        text = f"Saved {self.fraction:.1%} of {total:,} sample passes"
+        text = f"Saved {self.fraction:.1%} of "
+        if any(epoch.planned_cost is not None for epoch in self.epochs):
+            text += "the cost of "
+        text += f"{total:,} sample passes"
         text += f" ({self.made:,} made in {len(self.epochs)} {noun}"
         if self.unscored:
             text += f", {self.unscored:,} of them without a finite loss or skipped"
+        if self.refreshed:
+            text += f"; {self.refreshed:,} forwarded to refresh scores, a third of a pass each"
+        return text + ")"
+
+
+@dataclass(frozen=True)
+class StreamSavings:
+    """What a :class:`StreamPruner` has cost, counted in training steps of one sample.
+
+    ``scored`` samples went through a forward pass without gradients and ``trained`` of them through
+    a training step. ``unscored`` of these had no usable score and were kept for that reason.
+
+    >>> savings = StreamSavings(scored=300, trained=100)
+    >>> print(savings)
+    Saved 33.3% of 300 training steps (300 scored, 100 trained)
+    """
+
+    scored: int = 0
+    trained: int = 0
+    unscored: int = 0
+    forward_cost: float = FORWARD
+
+    @property
+    def cost(self) -> float:
+        """The training steps that all of it took: a third for scoring a sample, one for training."""
+        return self.scored * self.forward_cost + self.trained
+
+    @property
+    def fraction(self) -> float:
+        """The share of plain training's cost that was saved; negative if it was not worth it."""
+        return 1 - self.cost / self.scored if self.scored else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """Flat numbers for a logger."""
+        return {
+            "infobatch/samples_scored": self.scored,
+            "infobatch/samples_trained": self.trained,
+            "infobatch/samples_unscored": self.unscored,
+            "infobatch/saved_fraction": self.fraction,
+        }
+
+    def __str__(self) -> str:
+        text = f"Saved {self.fraction:.1%} of {self.scored:,} training steps"
+        text += f" ({self.scored:,} scored, {self.trained:,} trained"
+        if self.unscored:
+            text += f", {self.unscored:,} of them without a usable score"
         return text + ")"

@@ -1,0 +1,7 @@
+"""The ranks of a job: how they divide an epoch, and the little that they exchange."""
+
+from infobatch.distributed.checkpoint import Checkpointable
+from infobatch.distributed.communicator import Communicator
+from infobatch.distributed.ranks import Ranks
+
+__all__ = ["Checkpointable", "Communicator", "Ranks"]

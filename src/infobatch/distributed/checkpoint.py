@@ -1,0 +1,49 @@
+"""The state as torch.distributed.checkpoint needs it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+
+class Checkpointable:
+    """A data set or pruner for ``torch.distributed.checkpoint``.
+
+    That reads into tensors whose names and sizes must be right beforehand, so here the losses of the
+    running epoch always have the full length: ``dcp.save({"data": Checkpointable(train_data), …})``.
+    """
+
+    def __init__(self, train_data: Any) -> None:
+        self._train_data = train_data
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, with names and sizes that do not depend on the progress of the training."""
+        state = self._train_data.state_dict()
+        count, size = len(state["losses"]), len(state["columns"]["score"])
+        pruner = getattr(self._train_data, "pruner", self._train_data)
+        beside = {name: state["extras"].get(name, torch.empty(0)) for name in pruner._channels}
+        return {
+            **state,
+            "losses": _padded(state["losses"], size),
+            "extras": {name: _padded(values, size) for name, values in beside.items()},
+            "num_losses": count,
+            "history": json.dumps(state["history"]),  # a text: its epochs would each be a name
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from such a state."""
+        state = dict(state)
+        count = state.pop("num_losses")
+        state["losses"] = state["losses"][:count]
+        extras = state.get("extras", {}).items()  # left out by the checkpoint where there are none
+        state["extras"] = {name: values[:count] for name, values in extras if count}
+        state["history"] = json.loads(state["history"])
+        self._train_data.load_state_dict(state)
+
+
+def _padded(values: torch.Tensor, size: int) -> torch.Tensor:
+    padded = torch.full((size,), float("nan"))
+    padded[: len(values)] = values
+    return padded

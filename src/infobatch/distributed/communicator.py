@@ -1,0 +1,106 @@
+"""What the ranks exchange: once per epoch, when it ends, and for a mid-epoch checkpoint."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+MEETING_SECONDS = 30.0  # how long a rank waits for the others before it raises an error
+_SAVING = (
+    "In the middle of an epoch every rank has to call it at the same step, because each knows only its "
+    "own losses. Call it on every rank and write one result, or save after the epoch's last update, "
+    "where one rank is enough, or pass gather=False to save without the other ranks' losses of this "
+    "epoch."
+)
+_meetings: dict[str, int] = {}  # how often the ranks of each process group have met
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """The collective calls of a process group, all of them in one place."""
+
+    world_size: int = 1
+    process_group: dist.ProcessGroup | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the other ranks can be reached."""
+        return self.world_size > 1 and has_process_group()
+
+    def gather(self, row: torch.Tensor) -> torch.Tensor:
+        """Return every rank's row, stacked; all rows have the same length. Collective."""
+        if self.world_size == 1:
+            return row.unsqueeze(0)
+        if not has_process_group():
+            raise RuntimeError(
+                f"The end of the epoch has to exchange the losses of world_size={self.world_size} "
+                "ranks, but torch.distributed is not initialised. Call init_process_group (torchrun "
+                "sets its environment), or use world_size=1."
+            )
+        row = row.to(self._device())
+        rows = [torch.empty_like(row) for _ in range(self.world_size)]
+        dist.all_gather(rows, row.contiguous(), group=self.process_group)
+        return torch.stack(rows)
+
+    def maximum(self, values: torch.Tensor) -> torch.Tensor:
+        """The largest of all ranks' values, element by element. Collective."""
+        values = values.to(self._device())
+        dist.all_reduce(values, dist.ReduceOp.MAX, group=self.process_group)
+        return values
+
+    def sum(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Add a few numbers up over the ranks. Collective."""
+        total: npt.NDArray[np.float64] = self.gather(torch.from_numpy(values)).sum(0).cpu().numpy()
+        return total
+
+    def meet(self, call: str, remedy: str = _SAVING) -> None:
+        """Wait until every rank is here, or raise an error after some seconds.
+
+        Through the process group's store rather than a collective call, which would hang until the
+        group's time-out, minutes or hours later, and leave the group unusable.
+        """
+        if not self.connected:
+            return
+        group = self.process_group or dist.group.WORLD
+        assert group is not None
+        store = dist.distributed_c10d._get_process_group_store(group)
+        name = dist.distributed_c10d._get_process_group_name(group)
+        # Ranks only count meetings to which all of them came, so their counts agree.
+        key = f"infobatch/meeting/{_meetings.get(name, 0)}"
+        arrived = int(store.add(key, 1))
+        deadline = time.monotonic() + MEETING_SECONDS
+        pause = 0.001
+        while arrived < self.world_size:
+            if time.monotonic() > deadline:
+                others = int(store.add(key, -1))
+                if others < self.world_size - 1:
+                    raise RuntimeError(
+                        f"{call} was called by {arrived} of {self.world_size} ranks; the others did "
+                        f"not call it within {MEETING_SECONDS:.0f} seconds. {remedy}"
+                    )
+                store.add(key, 1)  # the last one came at this very moment, and relies on this rank
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+            arrived = int(store.add(key, 0))
+        _meetings[name] = _meetings.get(name, 0) + 1
+
+    def _device(self) -> torch.device:
+        """The device to exchange from: the same kind on every rank, wherever a rank's data lies.
+
+        A rank without a single loss has its buffer in main memory while the others' are on their
+        accelerators; if each chose by its own data, they would wait in different backends.
+        """
+        config = str(dist.get_backend_config(self.process_group))
+        backends = [pair.split(":")[0] for pair in config.split(",")]
+        return torch.device("cpu" if "cpu" in backends else backends[0])
+
+
+def has_process_group() -> bool:
+    """Whether torch.distributed is available and initialised."""
+    return dist.is_available() and dist.is_initialized()

@@ -1,0 +1,101 @@
+"""How the ranks of a job divide an epoch among them."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+
+from infobatch.distributed.communicator import Communicator, has_process_group
+from infobatch.plan import ALL, Shard
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which rank this process is, and how the samples of an epoch are divided.
+
+    Normally every rank has all scores and draws the same plan, of which rank k of W visits
+    ``order[k::W]``. With ``sharded`` a rank owns the samples k, k + W, k + 2W, … for good and
+    draws from these only. With ``global_order`` every rank's sampler issues the whole order, because the
+    loader shards the batches itself, and the index in the batch tells which ones a rank got.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    sharded: bool = False
+    global_order: bool = False
+    communicator: Communicator = field(default_factory=Communicator)
+
+    @property
+    def walkers(self) -> int:
+        """Among how many ranks the sampler divides the order."""
+        return 1 if self.global_order else self.world_size
+
+    def owned(self, num_samples: int) -> int:
+        """How many of the samples this rank keeps the scores of."""
+        if not self.sharded:
+            return num_samples
+        if num_samples < self.world_size:
+            raise ValueError(
+                f"sharded=True got {num_samples} samples for {self.world_size} ranks, expected at "
+                "least one for each. Use sharded=False for data this small."
+            )
+        return len(range(self.rank, num_samples, self.world_size))
+
+    @property
+    def shard(self) -> Shard:
+        """Which samples this rank keeps the scores of."""
+        return Shard(self.rank, self.world_size) if self.sharded else ALL
+
+
+@dataclass(frozen=True)
+class Place:
+    """The user's arguments about ranks; the rest comes from torch.distributed, when it is needed.
+
+    It is looked up late because loaders are often built before the process group is. ``global_order``
+    is None where the loaders decide.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    process_group: dist.ProcessGroup | None = None
+    sharded: bool = False
+    global_order: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.sharded and self.global_order:
+            raise ValueError(
+                "Pruner(sharded=True, global_order=True) asks for two things that exclude each other: "
+                "that a rank knows only its own samples, and that its sampler issues all. Expected "
+                "one; loaders that shard the batches themselves need global_order."
+            )
+        if self.rank is None and self.world_size is None:
+            return
+        try:
+            exists = 0 <= operator.index(self.rank) < operator.index(self.world_size)  # type: ignore[arg-type]
+        except TypeError:
+            exists = False
+        if not exists:
+            raise ValueError(
+                f"rank={self.rank!r}, world_size={self.world_size!r} is not a rank of a job. Expected "
+                "both, with 0 <= rank < world_size, or neither, to use torch.distributed's."
+            )
+
+    def find(self, *, loaders_shard: bool) -> Ranks:
+        """Which rank this process is: by arguments, by process group, or alone."""
+        rank, world_size, global_order = self.rank, self.world_size, self.global_order
+        if rank is None or world_size is None:
+            if not has_process_group():
+                return Ranks(sharded=self.sharded)
+            group = self.process_group
+            rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+            if global_order is None:  # an explicit rank means that rank's part of the order
+                global_order = loaders_shard and not self.sharded
+        return Ranks(
+            int(rank),
+            int(world_size),
+            self.sharded,
+            bool(global_order) and world_size > 1,
+            Communicator(int(world_size), self.process_group),
+        )

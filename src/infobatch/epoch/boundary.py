@@ -1,0 +1,106 @@
+"""The one function that closes an epoch: check, exchange, fold, record."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+
+from infobatch.epoch.matching import left_out, warn_of_left_out, warn_of_sharding
+from infobatch.epoch.run import Run
+from infobatch.memory.memory import Memory
+from infobatch.plan import fingerprint
+from infobatch.savings import EpochPasses
+
+
+def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
+    """Make an epoch's losses part of the memory; return its passes, if any were made. Collective."""
+    _check(run)
+    exchange_losses(run)
+    passes = None
+    if run.losses is not None or run.walk is not None:
+        fold_losses(run, memory)
+        unscored = run.unscored()
+        if run.ranks.sharded:
+            unscored = int(run.ranks.communicator.sum(np.array([unscored], np.float64))[0])
+        if run.visited():
+            passes = passes_of(run, unscored)
+    run.losses = None  # freed before the next plan is drawn
+    run.closed = True
+    return passes
+
+
+def exchange_losses(run: Run) -> None:
+    """Bring the other ranks' losses of an epoch here. Collective."""
+    ranks = run.ranks
+    if ranks.world_size == 1 or ranks.sharded:
+        return
+    form = 0 if run.losses is None else 2 if run.by_index else 1
+    header = [fingerprint(run.plan), len(run.plan), len(run.route.left), form]
+    headers = ranks.communicator.gather(torch.tensor(header)).cpu()
+    if not bool((headers[:, :3] == headers[0, :3]).all()):
+        raise RuntimeError(
+            "The ranks have drawn different plans for this epoch, so their losses cannot be put "
+            "together. Expected the same seed, policy, delta, num_epochs and data on each, and "
+            "the same state loaded on each."
+        )
+    forms = set(headers[:, 3].tolist()) - {0}
+    if len(forms) > 1:
+        raise RuntimeError(
+            "Some ranks call update() with index= and others without. Expected one form on all."
+        )
+    if forms:
+        run.losses_by("index" if forms == {2} else "position").exchange()
+
+
+def fold_losses(run: Run, memory: Memory) -> None:
+    """Make what was recorded of an epoch part of a memory."""
+    losses = run.losses
+    if losses is None:
+        return
+    memory.fold(losses.blocks(), run.epoch)
+    for channel, extra in losses.extras.items():
+        memory.fold(extra.blocks(), run.epoch, channel)
+
+
+def passes_of(run: Run, unscored: int) -> EpochPasses:
+    """The sample passes of an epoch."""
+    planned = run.route.planned
+    return EpochPasses(
+        run.epoch,
+        int(run.route.full_counts.sum()),
+        planned,
+        min(run.visited(), planned),
+        unscored,
+        run.plan.thresholds,
+        run.plan.added_noise,
+        run.plan.kept_cost,
+    )
+
+
+def warn_of_first_epoch(epoch: int) -> None:
+    """Warn that the epochs before this one never took place."""
+    epochs = "1 epoch" if epoch == 1 else f"{epoch} epochs"
+    warnings.warn(
+        f"The first epoch that was trained is number {epoch}, so this run prunes {epochs} less "
+        "than it could. Epochs are counted from 0: call set_epoch(0) before the first one. To "
+        "continue an earlier run, load its state_dict() as well.",
+        stacklevel=2,
+    )
+
+
+def _check(run: Run) -> None:
+    walk = run.walk
+    if walk is None:
+        return
+    if run.by_index:
+        if walk.exhausted:
+            length, largest = len(run.route), run.largest_batch
+            warn_of_sharding(run.epoch, length, run.updated, largest, run.ranks)
+        return
+    waiting = left_out(run.updated, run.largest_batch, walk)
+    if waiting:
+        assert run.losses is not None
+        run.losses.discard()
+        warn_of_left_out(run.epoch, waiting)

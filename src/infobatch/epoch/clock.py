@@ -1,0 +1,253 @@
+"""Which epoch is it? One phase, and what each event makes of it.
+
+The question is asked by iterating, by ``update``, ``len``, ``set_epoch`` and checkpoints. What a loop
+is doing is not reported but observed, through :class:`infobatch.epoch.loop.Loop`, at the next
+iterator or ``set_epoch``:
+
+=============== ============================== =============== ================= ==================
+phase           first index of a new iterator  update          set_epoch(same)   set_epoch(another)
+=============== ============================== =============== ================= ==================
+Idle            Offered                        error [1]_      stay              Idle, or Spent [2]_
+Offered         Offered, to the new one        Training        stay              close, Idle
+Training        loop over: close, Offered(e+1) stay            stay; if it was   close, Idle
+                still alive: see below         or Complete     left: once more
+Complete        Offered(e+1)                   error           once more         Idle
+Ambiguous       as Training                    only if sure    stay              close, Idle
+Spent           nothing, then Idle             error [1]_      Idle              Idle, or Spent
+=============== ============================== =============== ================= ==================
+
+.. [1] With the index in the batch no iterator is needed: Training.
+.. [2] A resumed loop that asks for the epoch whose end was loaded: nothing is left of it.
+
+An iterator that begins while another loop is in the middle of the epoch only looks at the data if that
+loop fetches its batches on demand (Ambiguous: updates are accepted while they can only be that
+loop's), and otherwise is the next epoch, provided that the other is gone at the first update.
+
+``len`` and checkpoints only read. An epoch is closed (its losses exchanged between the ranks, folded
+into the memory, recorded) when its last update arrives, or else when the next epoch begins.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from infobatch.epoch.loop import Loop
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Nothing of the epoch was issued yet; ``resumed``: a checkpoint continues here."""
+
+    epoch: int
+    resumed: bool = False
+
+
+@dataclass(frozen=True)
+class Offered:
+    """An iterator has taken indices, and nothing was updated; ``rival`` was running before it."""
+
+    epoch: int
+    loop: Loop
+    rival: Loop | None = None
+    rival_had_more: bool = False  # indices to take, when the epoch was offered
+
+
+@dataclass(frozen=True)
+class Training:
+    """Losses arrive; without a loop where only the batches show which samples they have."""
+
+    epoch: int
+    loop: Loop | None
+
+
+@dataclass(frozen=True)
+class Ambiguous:
+    """Losses arrive from ``loop``, and another iterator has looked at the epoch meanwhile."""
+
+    epoch: int
+    loop: Loop | None
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Everything that the loader delivers was updated, and the epoch is closed."""
+
+    epoch: int
+    loop: Loop | None
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A resumed loop is at an epoch that is over already; ``epoch`` comes after it."""
+
+    epoch: int
+
+
+Phase = Idle | Offered | Training | Ambiguous | Complete | Spent
+
+
+class Clock:
+    """Knows the epoch; calls ``close`` when one is over that was not closed by its last update."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self.phase: Phase = Idle(0)
+        self.finished = -1  # the last epoch that was completed
+        self._close = close
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, or the one that comes next."""
+        return self.phase.epoch
+
+    @property
+    def loop(self) -> Loop | None:
+        """The loop that is at this epoch, or was."""
+        return getattr(self.phase, "loop", None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the epoch is over."""
+        phase = self.phase
+        if isinstance(phase, Offered):  # less than a batch was left, and the loader drops that
+            return phase.loop.exhausted and phase.loop.deliverable == 0
+        if isinstance(phase, Training | Ambiguous):
+            return phase.loop is not None and phase.loop.ended
+        return isinstance(phase, Complete)
+
+    @property
+    def was_left(self) -> bool:
+        """Whether a loop has trained on the epoch and is no longer at it."""
+        trained = isinstance(self.phase, Training | Ambiguous | Complete)
+        return trained and self.loop is not None and not self.loop.alive
+
+    # Events.
+
+    def begin(self, loop: Loop) -> bool:
+        """An iterator takes its first index; return whether it is the loop of the epoch from now on.
+
+        If not, it only looks (Ambiguous), or there is nothing for it (Idle, after Spent).
+        """
+        phase = self.phase
+        if isinstance(phase, Spent):
+            self.phase = Idle(phase.epoch, resumed=True)
+            return False
+        if isinstance(phase, Training | Ambiguous) and self._is_under_way():
+            assert phase.loop is not None
+            if not phase.loop.reads_ahead:
+                self.phase = Ambiguous(phase.epoch, phase.loop)
+                return False
+            had_more = not phase.loop.exhausted
+            self._leave()
+            self.phase = Offered(phase.epoch + 1, loop, phase.loop, had_more)
+            return True
+        if isinstance(phase, Training | Ambiguous | Complete) or self.is_over:
+            self._leave()
+            self.phase = Offered(phase.epoch + 1, loop)
+            return True
+        self._warn_of_no_update()
+        if isinstance(phase, Offered):  # a rival's batch may still come, however often one looks
+            self.phase = replace(phase, loop=loop)
+        else:
+            self.phase = Offered(phase.epoch, loop)
+        return True
+
+    def identify(self, loop: Loop) -> None:
+        """Replace the loop that has just begun by one that reports more about itself."""
+        assert isinstance(self.phase, Offered)
+        self.phase = replace(self.phase, loop=loop)
+
+    def expect_update(self, call: str, *, by_index: bool) -> None:
+        """Refuse losses whose epoch is unknown, before anything is recorded of them."""
+        phase = self.phase
+        if isinstance(phase, Idle | Spent) and not by_index:
+            raise RuntimeError(
+                f"{call} was called before the sampler issued a sample of epoch {phase.epoch}. "
+                "Expected DataLoader(…, sampler=train_data.sampler), iterated from its start "
+                "(again after load_state_dict or set_epoch); or pass index=."
+            )
+        if isinstance(phase, Offered) and phase.rival is not None:
+            rival = phase.rival
+            # With workers it may have taken the last indices since, and its batches are to come.
+            if rival.alive or (phase.rival_had_more and rival.exhausted):
+                raise self._two_loops(call)
+
+    def update(self, loop: Loop | None) -> None:
+        """Losses were recorded; ``loop`` is the one they belong to where no iterator was begun."""
+        phase = self.phase
+        if isinstance(phase, Idle | Spent):
+            self.phase = Training(phase.epoch, loop)
+        elif isinstance(phase, Offered):
+            self.phase = Training(phase.epoch, phase.loop)
+
+    def refuse_if_ambiguous(self, call: str, *, waiting: int) -> None:
+        """Refuse an update that may belong to the other iterator.
+
+        ``waiting`` samples were issued to the loop itself and have no update yet.
+        """
+        phase = self.phase
+        if isinstance(phase, Ambiguous):
+            assert phase.loop is not None
+            gone = not phase.loop.alive and not phase.loop.exhausted
+            if gone or not waiting:
+                raise self._two_loops(call)
+
+    def complete(self) -> None:
+        """The epoch's last update arrived, and it was closed."""
+        self.finished = self.phase.epoch
+        self.phase = Complete(self.phase.epoch, self.loop)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The caller sets the next epoch."""
+        phase = self.phase
+        resumed = isinstance(phase, Spent) or (isinstance(phase, Idle) and phase.resumed)
+        if epoch == phase.epoch:
+            if isinstance(phase, Spent):
+                self.phase = Idle(epoch, resumed=True)
+            elif self.was_left and (self.is_over or not self._is_draining()):
+                self._leave()
+                self.phase = Idle(epoch)  # once more
+        elif resumed and epoch == self.finished:
+            self.phase = Spent(phase.epoch)
+        else:
+            self._warn_of_no_update()
+            self._leave()
+            self.phase = Idle(epoch)
+
+    def load(self, epoch: int, finished: int) -> None:
+        """A checkpoint was loaded."""
+        self.finished = finished
+        self.phase = Idle(epoch, resumed=True)
+
+    def _leave(self) -> None:
+        if self.is_over:
+            self.finished = self.phase.epoch
+        if not isinstance(self.phase, Complete):
+            self._close()
+
+    def _warn_of_no_update(self) -> None:
+        phase = self.phase
+        if isinstance(phase, Offered) and phase.loop.consumed and not self.is_over:
+            warnings.warn(
+                f"The loader was iterated to its end in epoch {phase.epoch} without a single update(), "
+                "so nothing is known about its samples and the epoch does not count. Pass the losses "
+                "of each batch to train_data.update(); to only read the data, use a loader without "
+                "this sampler.",
+                stacklevel=2,
+            )
+
+    def _is_under_way(self) -> bool:
+        loop = self.loop
+        return loop is not None and loop.alive and not loop.ended
+
+    def _is_draining(self) -> bool:
+        """Whether everything was issued, and updates are still to come."""
+        return self.loop is not None and self.loop.exhausted
+
+    def _two_loops(self, call: str) -> RuntimeError:
+        return RuntimeError(
+            f"{call} cannot tell which of two iterators its batch is from: a second one was begun in "
+            f"epoch {self.phase.epoch} while the first was under way. Expected one after the other; "
+            "to look at the data meanwhile use another loader, without this sampler."
+        )

@@ -1,0 +1,296 @@
+"""The epochs of a training run, one after the other: the clock, the current epoch, the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from infobatch.distributed.ranks import Ranks
+from infobatch.epoch import boundary
+from infobatch.epoch.clock import Clock, Complete, Idle, Offered, Spent, Training
+from infobatch.epoch.loader_state import ReadPosition, check_position
+from infobatch.epoch.loop import Loaders
+from infobatch.epoch.matching import refuse_endless
+from infobatch.epoch.numbering import Numbering
+from infobatch.epoch.route import Route
+from infobatch.epoch.run import Run
+from infobatch.epoch.walk import Walk
+from infobatch.memory.memory import Memory
+from infobatch.memory.state import State
+from infobatch.plan import fingerprint
+from infobatch.policies.planning import Planner
+from infobatch.savings import EpochPasses
+
+
+class Course:
+    """Which epoch it is, what is recorded of it, and what is remembered of those before.
+
+    ``find_ranks`` tells which rank this process is, and is called again for each epoch.
+    """
+
+    def __init__(
+        self, planner: Planner, seed: int, find_ranks: Callable[[], Ranks], loaders: Loaders
+    ) -> None:
+        self.seed = seed
+        self.clock = Clock(self._close)
+        self.history: list[EpochPasses] = []
+        self.find_ranks = find_ranks
+        self.planner = planner
+        self._loaders = loaders
+        self._numbering = Numbering()
+        self._memory: Memory | None = None
+        self._run: Run | None = None
+        self._loaders_position: ReadPosition | None = None  # from a loader's own checkpoint
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered of the samples; with sharded scores, of this rank's."""
+        memory = self._memory
+        if memory is None or self.is_fresh:
+            ranks = self.find_ranks()
+            owned = ranks.owned(self.planner.num_samples)
+            if memory is None or len(memory) != owned:  # or asked for before there was a group
+                memory = self._memory = self.planner.new_memory(ranks)
+        return memory
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was recorded yet."""
+        return not self.history and (self._run is None or not self._run.made())
+
+    @property
+    def run(self) -> Run:
+        """The epoch under way; its plan is drawn now if it was not yet."""
+        run, epoch = self._run, self.clock.epoch
+        if run is not None and run.epoch != epoch:
+            run = self._run = None  # freed before the next plan is drawn
+        if run is not None and not run.updated and not (run.walk is not None and run.walk.alive):
+            ranks = self.find_ranks()
+            if ranks != run.ranks:  # the process group came after a look at the plan or a batch
+                run = self._run = None if ranks.sharded else run.on(ranks)
+        if run is None:
+            ranks = self.find_ranks()
+            plan = self.planner.draw(self.memory, ranks, self.history, epoch=epoch, seed=self.seed)
+            run = self._run = Run(epoch, plan, ranks, extras=dict.fromkeys(self.planner.channels))
+        return run
+
+    # What the sampler asks.
+
+    def begin(self, walk: Walk) -> Route | None:
+        """Begin a pass over the epoch: this one if nothing of it was trained on, else the next."""
+        self._loaders.check(same_length=walk.shrinks)
+        position, self._loaders_position = self._loaders_position, None
+        if position is not None:
+            done = 0 if self._run is None else self._run.made()
+            check_position(position, self.clock, done)
+        before = None if self._run is None or not self._run.updated else self._run.walk
+        refuse_endless(before, walk, self.clock.epoch)
+        del before  # the last epoch would stay in memory while the next one is drawn
+        if isinstance(self.clock.phase, Offered) and self._rest_was_dropped():
+            self._close()
+            self.clock.complete()
+        if not self.clock.begin(walk):
+            return None if isinstance(self.clock.phase, Idle) else self.run.route
+        self._numbering.settle()
+        run = self.run
+        loop = self._loaders.loop_of(walk, run.route) or walk
+        self.clock.identify(loop)
+        run.attach(walk, loop)
+        return run.route
+
+    def _rest_was_dropped(self) -> bool:
+        # A variable in begin() would keep the last epoch in memory while the next one is drawn.
+        return self._run is not None and self._run.rest_was_dropped()
+
+    def length(self, *, shrinks: bool = False) -> Route | None:
+        """The route whose length the sampler has; None where nothing is left."""
+        self._loaders.check(same_length=shrinks)
+        return None if isinstance(self.clock.phase, Spent) else self.run.route
+
+    def set_epoch(self, epoch: int) -> None:
+        """The caller sets the next epoch."""
+        clock, counter = self.clock, self._loaders.counter()
+        in_mid_epoch = self._run is not None and not self._run.closed and self._run.made() > 0
+        is_end = epoch == clock.finished and not in_mid_epoch
+        ours = self._numbering.ours(epoch, current=clock.epoch, is_end=is_end, counter=counter)
+        if counter == epoch and ours == clock.epoch and self._was_broken_off():
+            self._numbering.skip_one()  # the loader counts only completed epochs
+            ours += 1
+        clock.set_epoch(ours)
+        run = self._run
+        if run is not None and not isinstance(clock.phase, Complete):
+            self._run = None if run.closed or run.epoch != clock.epoch else run
+
+    def _was_broken_off(self) -> bool:
+        run = self._run
+        return run is not None and run.updated > 0 and not (run.walk is not None and run.walk.alive)
+
+    def position(self) -> ReadPosition:
+        """How far the loader has read."""
+        run = self._run
+        if run is None or run.closed or run.walk is None:
+            return ReadPosition(self.clock.epoch, 0 if run is None else run.made())
+        return ReadPosition(self.clock.epoch, run.route.reached(run.walk.issued))
+
+    def expect_position(self, position: ReadPosition) -> None:
+        """Note the position in a loader's checkpoint; it is compared when the loader is iterated."""
+        self._loaders_position = position
+
+    # What the training loop passes.
+
+    def run_for(self, call: str, by_index: bool) -> Run:
+        """The epoch that an update belongs to, or an error where that cannot be told."""
+        in_training = self.clock.phase.__class__ is Training
+        run = self._run if in_training and self._run is not None else self.run
+        if run.ranks.global_order and not by_index:
+            raise RuntimeError(
+                f"{call} got no index=, but with {run.ranks.world_size} ranks and global_order the "
+                "loader shards the batches itself, and only the batch tells which samples it has. "
+                "Expected the index in the batch: Pruner, Indexed, with_index, and "
+                "update(losses, index=index)."
+            )
+        if not in_training:
+            self.clock.expect_update(call, by_index=by_index)
+            if run.loop is None:
+                run.loop = self._loaders.loop_of(None, run.route)
+            waiting = 0 if run.walk is None else run.walk.issued - run.updated
+            self.clock.refuse_if_ambiguous(call, waiting=waiting)
+        return run
+
+    def after_update(self, run: Run) -> None:
+        """Note that the epoch has begun, and close it with its last update.
+
+        So nothing is collective after that. Called for the first update and from ``check_at`` on.
+        """
+        self.clock.update(run.loop)
+        if run.closed or not run.is_complete():
+            return
+        if run.ranks.world_size > 1 and not run.ranks.communicator.connected:
+            return  # ranks by argument only: the next epoch raises the error
+        self._close()
+        self.clock.complete()
+
+    def leave_early(self, batches: int) -> None:
+        """The loop left this epoch after this number of batches, and meant to.
+
+        Near an epoch's end a loader with workers has read ahead to its end; the batches that the
+        loop did not take would look like updates that were left out. They still do if another
+        number of batches was updated.
+        """
+        walk = None if self._run is None else self._run.walk
+        if walk is not None and walk.batches is not None and self._run is not None:
+            walk.left_early = self._run.updated == walk.batches.end(0, batches)
+
+    def _close(self) -> None:
+        run, connected = self._run, self.find_ranks().communicator.connected
+        # Which ranks walked or got a batch may differ: all take part. (Without a process group there
+        # is no rank to wait for, and one that walked gets an error.)
+        if run is None and connected:
+            run = self.run
+        if run is None or run.closed or not (connected or run.walk or run.losses):
+            return
+        passes = boundary.close_epoch(run, self.memory)
+        if passes is not None:
+            if not self.history and passes.epoch:
+                boundary.warn_of_first_epoch(passes.epoch)
+            self.history.append(passes)
+
+    @property
+    def finished_run(self) -> Run | None:
+        """The epoch that has just ended, until the next one is asked for."""
+        return self._run if isinstance(self.clock.phase, Complete) else None
+
+    # What is known at any time.
+
+    @property
+    def recording(self) -> Run | None:
+        """The run whose losses are not yet part of the memory, if any were recorded."""
+        run = self._run
+        if run is None or run.closed or run.losses is None:
+            return None
+        return run if run.visited() else None
+
+    def passes(self) -> list[EpochPasses]:
+        """The passes of the epochs so far, with those of the epoch under way."""
+        run = self.recording
+        under_way = [] if run is None else [boundary.passes_of(run, run.unscored())]
+        return [*self.history, *under_way]
+
+    def known_memory(self) -> Memory:
+        """The memory as it would be if the epoch under way ended here; a copy."""
+        memory, run = self.memory.copy(), self.recording
+        if run is not None:
+            boundary.fold_losses(run, memory)
+        return memory
+
+    def state(self, *, gather: bool) -> State:
+        """Everything that is needed to continue from here; collective in the middle of an epoch."""
+        clock, run = self.clock, self._run
+        if gather and run is not None and not run.closed and self._is_in_mid_epoch(run):
+            run.ranks.communicator.meet("state_dict()")
+            boundary.exchange_losses(run)
+            if clock.is_over or run.covers_all():
+                self._close()
+                clock.complete()
+        epoch, finished, run = clock.epoch, clock.finished, self.recording
+        if run is None or clock.is_over:  # between epochs, as far as this rank knows
+            if clock.is_over:
+                epoch, finished = epoch + 1, epoch
+            columns, history, run = self.known_memory().columns, tuple(self.passes()), None
+        else:
+            columns, history = self.memory.copy().columns, tuple(self.history)
+        losses, extras = (np.empty(0, np.float32), {}) if run is None else run.recorded()
+        return State(
+            num_samples=self.planner.num_samples,
+            shard=self.find_ranks().shard,
+            seed=self.seed,
+            epoch=epoch,
+            finished=finished,
+            columns=columns,
+            losses=losses,
+            extras=extras,
+            losses_by="index" if run is not None and run.by_index else "position",
+            plan_check=0 if run is None else fingerprint(run.plan),
+            batch=0 if run is None else run.largest_batch,
+            history=history,
+        )
+
+    def _is_in_mid_epoch(self, run: Run) -> bool:
+        """Whether other ranks may have recorded something that this one does not know."""
+        if run.updated:
+            return True
+        phase = self.clock.phase  # a look at a batch or a loader does not begin the epoch
+        return isinstance(phase, Offered) and (phase.loop.alive or phase.loop.exhausted)
+
+    def load(self, state: State) -> None:
+        """Continue from a state, or refuse one whose epoch cannot be drawn again."""
+        ranks = self.find_ranks()
+        memory = self.planner.new_memory(ranks)
+        memory.restore(state.columns)
+        run = None
+        if len(state.losses):
+            key = {"epoch": state.epoch, "seed": state.seed}
+            plan = self.planner.draw(memory, ranks, state.history, **key)
+            too_long = state.losses_by == "position" and len(state.losses) > len(plan)
+            if fingerprint(plan) != state.plan_check or too_long:
+                raise ValueError(
+                    f"load_state_dict() got a state from the middle of epoch {state.epoch}, but the "
+                    "plan drawn again is not the one that was saved. Expected the same settings as "
+                    f"when it was saved (here {self.planner}) and the same versions of infobatch and "
+                    "numpy."
+                )
+            run = Run(
+                state.epoch,
+                plan,
+                ranks,
+                earlier=state.losses,
+                losses_by=state.losses_by,
+                largest_batch=state.batch,
+                extras={name: state.extras.get(name) for name in self.planner.channels},
+            )
+        self.seed = state.seed
+        self.history = list(state.history)
+        self.clock.load(state.epoch, state.finished)
+        self._numbering.forget()
+        self._memory, self._run = memory, run

@@ -1,0 +1,254 @@
+"""The losses of the epoch under way, by position or by sample index: two classes, one interface.
+
+They lie in a buffer on the device that computed them and reach the memory only when the epoch is
+over. So a step copies a few numbers on the device and needs no synchronisation, no scatter and no
+communication. In a buffer, minus infinity means "not visited" and plus infinity "visited, no score".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from infobatch.distributed.ranks import Ranks
+from infobatch.epoch.route import Route
+from infobatch.memory.memory import Rows
+from infobatch.plan import FloatArray
+
+Earlier = Mapping[str, FloatArray | None]  # names, with the values of a checkpoint
+
+NO_EXTRAS: Earlier = MappingProxyType({})
+_UNVISITED = float("-inf")
+_UNSCORED = float("inf")
+_BLOCK = 1 << 16  # rows at a time: masks of all of them would add to a boundary's peak of memory
+
+
+class Losses(Protocol):
+    """What an epoch's losses can be asked, whichever way they are kept.
+
+    ``extras`` are what is reported of each sample beside its score, by name, in the same form.
+    """
+
+    form: str  # "position" or "index", as in a checkpoint
+
+    @property
+    def extras(self) -> Mapping[str, Losses]:
+        """What is reported beside the score."""
+        ...
+
+    def discard(self) -> None:
+        """Forget the losses of this pass; its samples still count as visited."""
+        ...
+
+    def exchange(self) -> None:
+        """Bring the other ranks' losses here. Collective."""
+        ...
+
+    def visited(self) -> int | None:
+        """How many samples have been visited, over all ranks, where it is known; waits for the device."""
+        ...
+
+    def known(self) -> FloatArray:
+        """The losses as far as they are known here: of the plan's positions, or of all samples."""
+        ...
+
+    def blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
+        """The finite losses and their rows in the memory."""
+        ...
+
+
+class PositionLosses:
+    """One loss per position of this rank's route; ``earlier`` are those of a checkpoint.
+
+    ``extras`` has the names of what is reported beside them, each with that of a checkpoint.
+    """
+
+    form = "position"
+
+    def __init__(
+        self, route: Route, earlier: FloatArray | None = None, extras: Earlier = NO_EXTRAS
+    ) -> None:
+        self.extras = {name: PositionLosses(route, known) for name, known in extras.items()}
+        self._route = route
+        self._earlier = np.empty(0, np.float32) if earlier is None else earlier
+        self._own: torch.Tensor | None = None
+        self._updated = 0
+        self._everyones: torch.Tensor | None = None  # after an exchange
+
+    def record(self, values: torch.Tensor, start: int, count: int) -> None:
+        """Write the losses of some positions, without a gradient."""
+        buffer = self._own
+        if buffer is None or buffer.device != values.device:
+            buffer = self._on(values.device)
+        self._updated = stop = start + count
+        buffer[start:stop].copy_(values)
+        self._everyones = None  # an exchange in mid-epoch, for a checkpoint, is out of date
+
+    def record_nothing(self, start: int, count: int) -> None:
+        """Mark positions as visited without a score."""
+        device = torch.device("cpu") if self._own is None else self._own.device
+        self._updated = start + count
+        self._on(device)[start : self._updated] = _UNSCORED
+        self._everyones = None
+        for extra in self.extras.values():
+            extra.record_nothing(start, count)
+
+    def _on(self, device: torch.device) -> torch.Tensor:
+        if self._own is None:
+            self._own = _unvisited(len(self._route), device)
+        elif self._own.device != device:
+            self._own = self._own.to(device)
+        return self._own
+
+    def discard(self) -> None:
+        """See :class:`Losses`."""
+        if self._own is not None:
+            self._own[: self._updated].fill_(_UNSCORED)
+        for extra in self.extras.values():
+            extra.discard()
+
+    def exchange(self) -> None:
+        """See :class:`Losses`."""
+        rows = self._route.ranks.communicator.gather(self._own_losses())
+        self._everyones = rows.T.reshape(-1)[: len(self._route.left)]
+        for extra in self.extras.values():
+            extra.exchange()
+
+    def _own_losses(self) -> torch.Tensor:
+        if self._own is None:
+            return _unvisited(len(self._route), torch.device("cpu"))
+        # A loss of minus infinity does not mean that the sample was not visited.
+        self._own[: self._updated].nan_to_num_(_UNSCORED, _UNSCORED, _UNSCORED)
+        return self._own
+
+    def visited(self) -> int | None:
+        """See :class:`Losses`."""
+        if self._everyones is None:
+            return None
+        return self._route.visited_before + int((self._everyones != _UNVISITED).sum())
+
+    def known(self) -> FloatArray:
+        """See :class:`Losses`."""
+        ranks = self._route.ranks
+        if self._everyones is not None:
+            walked = self._everyones
+        elif ranks.sharded or ranks.walkers == 1:
+            walked = self._own_losses()[: len(self._route.own)]
+        else:
+            rows = _unvisited(len(self._route) * ranks.world_size, torch.device("cpu"))
+            rows[ranks.rank :: ranks.world_size] = self._own_losses().cpu()
+            walked = rows[: len(self._route.left)]
+        losses: FloatArray = walked.cpu().numpy()
+        return np.concatenate([self._earlier, losses]) if len(self._earlier) else losses
+
+    def blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
+        """See :class:`Losses`."""
+        plan, losses = self._route.plan, self.known()
+        for start in range(0, len(losses), _BLOCK):
+            block = losses[start : start + _BLOCK]
+            rows = plan.rows(plan.codes[start : start + _BLOCK])
+            finite = np.isfinite(block)
+            yield (rows, block) if finite.all() else (rows[finite], block[finite])
+
+
+class IndexLosses:
+    """One loss per sample of the data set, for batches that carry their samples' indices."""
+
+    form = "index"
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        num_samples: int,
+        earlier: FloatArray | None = None,
+        extras: Earlier = NO_EXTRAS,
+    ) -> None:
+        self.extras = {
+            name: IndexLosses(ranks, num_samples, known) for name, known in extras.items()
+        }
+        self._ranks = ranks
+        self._num_samples = num_samples
+        self._values = None if earlier is None else torch.from_numpy(earlier)
+        self._merged = earlier is not None or ranks.world_size == 1
+
+    def record(self, index: torch.Tensor, values: torch.Tensor, *, finite: bool) -> None:
+        """Write the losses of the samples ``index``; ``finite``: all are known to be."""
+        if self._values is None:
+            self._values = _unvisited(self._num_samples, index.device)
+        elif self._values.device != index.device:
+            self._values = self._values.to(index.device)
+        if not finite:  # a loss of minus infinity does not mean that the sample was not visited
+            values = values.nan_to_num(_UNSCORED, _UNSCORED, _UNSCORED)
+        if values.dtype is not torch.float32 or values.device != index.device:
+            values = values.to(index.device, torch.float32)
+        self._values.index_copy_(0, index, values)
+        self._merged = self._ranks.world_size == 1
+
+    def record_nothing(self, index: torch.Tensor) -> None:
+        """Mark samples as visited without a score."""
+        self.record(index, torch.full(index.shape, _UNSCORED, device=index.device), finite=True)
+        for extra in self.extras.values():
+            extra.record_nothing(index)
+
+    def _all(self) -> torch.Tensor:
+        if self._values is None:
+            self._values = _unvisited(self._num_samples, torch.device("cpu"))
+        return self._values
+
+    def discard(self) -> None:
+        """Nothing to do: an index cannot meet the wrong sample."""
+
+    def exchange(self) -> None:
+        """See :class:`Losses`."""
+        self._values = self._ranks.communicator.maximum(self._all())
+        self._merged = True
+        for extra in self.extras.values():
+            extra.exchange()
+
+    def visited(self) -> int | None:
+        """See :class:`Losses`."""
+        return self.visited_here() if self._merged else None
+
+    def visited_here(self) -> int:
+        """How many samples have been visited as far as this rank knows; waits for the device."""
+        return int((self._all() != _UNVISITED).sum())
+
+    def known(self) -> FloatArray:
+        """See :class:`Losses`."""
+        losses: FloatArray = self._all().cpu().numpy()
+        return losses
+
+    def blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
+        """See :class:`Losses`."""
+        losses = self.known()
+        for start in range(0, len(losses), _BLOCK):
+            block = losses[start : start + _BLOCK]
+            finite = np.isfinite(block)
+            if finite.all():
+                yield slice(start, start + len(block)), block
+            else:
+                yield start + np.flatnonzero(finite), block[finite]
+
+
+def unscored(losses: FloatArray) -> int:
+    """How many passes left no score: their loss was not finite, or the batch was skipped."""
+    blocks = range(0, len(losses), _BLOCK)
+    return sum(int((losses[at : at + _BLOCK] == _UNSCORED).sum()) for at in blocks)
+
+
+def was_visited(losses: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which of a checkpoint's losses by index are of samples that were visited."""
+    visited: npt.NDArray[np.bool_] = losses != _UNVISITED
+    return visited
+
+
+@torch.inference_mode(False)  # a buffer must outlive the mode in which it happens to be made
+def _unvisited(count: int, device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":  # numpy asks for huge pages: faster random access
+        return torch.from_numpy(np.full(count, _UNVISITED, np.float32))
+    return torch.full((count,), _UNVISITED, dtype=torch.float32, device=device)

@@ -1,0 +1,102 @@
+"""Whose batch is this? In the three-line form losses are matched to samples by counting.
+
+The sampler runs in the main process and torch returns batches in order, so the k-th loss belongs to
+position k. The guards here make a wrong match impossible to miss.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from infobatch.distributed.ranks import Ranks
+from infobatch.epoch.walk import Walk
+
+
+def check_claim(call: str, count: int, updated: int, walk: Walk) -> None:
+    """Refuse losses for the next ``count`` positions if the counts do not agree."""
+    waiting = walk.issued - updated
+    if count > waiting:
+        raise RuntimeError(
+            f"{call} got {count} samples, but only {waiting} that the sampler issued are waiting for "
+            "an update. Expected one update for each batch, of the loader that was built with this "
+            "sampler. For a second forward of the same batch use reweight()."
+        )
+    most = walk.most_waiting(updated)
+    if waiting > most and call != "skip()":  # skip() is how a user corrects it
+        raise RuntimeError(
+            f"{call} finds {waiting} samples waiting for an update where the loader reads ahead by at "
+            f"most {most}: {waiting - most} got none, so the losses can no longer be matched "
+            "to samples. If a batch was left out, call skip() for it; if a collate function drops "
+            "samples or batches vary in size, carry the index in the batch (Pruner, Indexed, "
+            "with_index)."
+        )
+
+
+def refuse_endless(before: Walk | None, walk: Walk, epoch: int) -> None:
+    """Refuse a loader that never ends its sampler's iterator: it has no epochs."""
+    source = None if before is None or before.source is None else before.source()
+    if source is not None and walk.source is not None and walk.source() is source:
+        raise RuntimeError(
+            f"The loader took all of epoch {epoch} and began the next one within the "
+            "same iteration, as loaders with an infinite sampler do, so its epochs and the pruned "
+            "ones would go out of step. Expected a loader that is iterated again for each epoch, "
+            "such as torch's DataLoader; persistent_workers=True keeps its workers alive."
+        )
+
+
+def rest_of_batch(updated: int, walk: Walk) -> int:
+    """How many samples ``skip()`` passes over."""
+    rest = walk.rest_of_batch(updated)
+    if rest is None:
+        raise RuntimeError(
+            "skip() cannot tell the size of the batch from this loader. Expected skip(count) with "
+            "the number of its samples."
+        )
+    return rest
+
+
+def left_out(updated: int, largest_batch: int, walk: Walk) -> int:
+    """How many samples of an epoch that ended were delivered and never updated.
+
+    An update that was left out where counting could not show it, before the epoch's first update or
+    in its tail, shows only now.
+    """
+    waiting = walk.deliverable - updated
+    if walk.left_early or not updated or not walk.exhausted or waiting <= 0:
+        return 0
+    if not walk.asked_by_batch and waiting < largest_batch:
+        return 0  # another kind of loader, which may well have dropped an incomplete last batch
+    return waiting
+
+
+def warn_of_left_out(epoch: int, waiting: int) -> None:
+    """Warn that losses may have been matched to the wrong samples."""
+    warnings.warn(
+        f"Epoch {epoch} ended with {waiting} samples issued to the loader and never updated. Either "
+        "the loop stopped shortly before the epoch's end, or an update was left out; then losses may "
+        "belong to other samples, so none of this epoch's became scores. Call skip() for a "
+        "batch without an update, or carry the index in the batch (Pruner, Indexed, with_index).",
+        stacklevel=2,
+    )
+
+
+def warn_of_sharding(epoch: int, length: int, updated: int, largest: int, ranks: Ranks) -> None:
+    """Warn where the batches were divided among the ranks twice, or not at all."""
+    if ranks.world_size == 1:
+        return
+    part = length * ranks.walkers / ranks.world_size  # this rank's part of the epoch
+    room = 2 * largest
+    if not ranks.global_order and updated <= part / ranks.world_size + room < part / 1.5:
+        warnings.warn(
+            f"In epoch {epoch} rank {ranks.rank} was issued {length} samples and updated {updated}. "
+            "If the loader shards the batches itself, they were divided twice and most samples were "
+            "not seen: pass Pruner(…, global_order=True).",
+            stacklevel=2,
+        )
+    if ranks.global_order and updated > 1.5 * part + room:
+        warnings.warn(
+            f"In epoch {epoch} each of {ranks.world_size} ranks updated about all {length} samples: "
+            "nothing divided them. Expected a loader that shards the batches itself "
+            "(accelerator.prepare(loader)); otherwise pass Pruner(…, global_order=False).",
+            stacklevel=2,
+        )

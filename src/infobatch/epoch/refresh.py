@@ -1,0 +1,168 @@
+"""Between epochs: the scores of samples that were left out, refreshed without training on them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from infobatch import checks
+from infobatch.epoch.course import Course
+from infobatch.epoch.run import Run
+from infobatch.per_sample import PerSample
+
+_TOGETHER = (
+    "With several ranks it is collective: call it once after each epoch, on every rank, with all the "
+    "samples that the rank refreshes, for instance left_out[rank::world_size], and with empty "
+    "tensors where a rank has none."
+)
+Mask = npt.NDArray[np.bool_]
+
+
+class Refreshing:
+    """What a pruner can do between epochs; ``_course`` has the epochs."""
+
+    _course: Course
+    _channels: tuple[str, ...]
+    policy: Any
+    # The finished epoch, which this must not keep in memory, and whose scores are still old.
+    _waiting: tuple[weakref.ref[Run], Mask] | None = None
+
+    @property
+    def left_out(self) -> torch.Tensor:
+        """The samples that the running epoch leaves out, or the one that has just ended, int64.
+
+        (With ``sharded=True``: of this rank's samples.) After the epoch's end without those that were
+        refreshed since.
+        """
+        finished = self._course.finished_run
+        run = self._course.run if finished is None else finished
+        rows = np.flatnonzero(_left_out(run) if finished is None else self._old_scores(run))
+        return torch.from_numpy(run.plan.shard.first + run.plan.shard.step * rows.astype(np.int64))
+
+    def refresh(
+        self,
+        losses: torch.Tensor | PerSample,
+        index: torch.Tensor,
+        *,
+        scores: torch.Tensor | None = None,
+        extras: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        """Record the losses of samples that the epoch has left out, computed without gradients.
+
+        For rules that forward what they hide, such as KAKURENBO. Call it after the epoch's last
+        ``update`` and before the next epoch begins, with samples ``index`` of :attr:`left_out`; before a
+        checkpoint, too, because a resumed run no longer knows what was left out. With several ranks it
+        is collective: once per epoch and rank, with all that the rank refreshes. Counts as a third
+        of a pass in :attr:`savings`.
+        """
+        if self._channels:
+            extras = checks.check_extras("refresh", losses, extras, self._channels, self.policy)
+        run, rows, values = self._checked(losses, index, scores)
+        channels = [(extras or {})[name].detach().float().cpu() for name in self._channels]
+        rows, columns = _exchanged(run, rows, torch.stack([values, *channels]))
+        memory, shard = self._course.memory, run.plan.shard
+        places = ((rows - shard.first) // shard.step).numpy()
+        _, first = np.unique(places, return_index=True)
+        places, table = places[first], columns.numpy()[:, first]
+        for channel, known in zip((None, *self._channels), table, strict=True):
+            finite = np.isfinite(known)
+            memory.fold([(places[finite], known[finite])], run.epoch, channel)
+        self._old_scores(run)[places] = False
+        self._count(run, places)
+
+    def _checked(
+        self, losses: torch.Tensor | PerSample, index: torch.Tensor, scores: torch.Tensor | None
+    ) -> tuple[Run, torch.Tensor, torch.Tensor]:
+        """The finished epoch, and the samples and scores to record, or an error."""
+        if isinstance(losses, PerSample):
+            scores = losses.scores if scores is None else scores
+            losses = losses.losses
+        run = self._course.finished_run
+        if run is None:
+            raise RuntimeError(
+                f"refresh() was called in epoch {self._course.clock.epoch}, which has not ended. "
+                "Expected it after the epoch's last update() and before the next epoch is iterated or "
+                "set_epoch() is called: scores stay as they are during an epoch."
+            )
+        if not (isinstance(losses, torch.Tensor) and losses.shape == (0,)):  # nothing was left out
+            checks.check_losses("refresh()", losses)
+        values = losses if scores is None else scores
+        checks.check_scores(values, losses, call="refresh")
+        samples = checks.check_index("refresh", index, losses).cpu()
+        self._refuse_others(run, samples)
+        return run, samples, values.detach().float().cpu()
+
+    def _refuse_others(self, run: Run, samples: torch.Tensor) -> None:
+        first, step = run.plan.shard
+        waiting = self._old_scores(run)
+        rows = ((samples - first) // step).numpy()
+        fits = (samples.numpy() - first) % step == 0
+        fits &= (rows >= 0) & (rows < len(waiting))
+        fits[fits] = waiting[rows[fits]]
+        if not fits.all():
+            wrong = samples[torch.from_numpy(~fits)].tolist()
+            raise ValueError(
+                f"refresh(index=…) got sample {wrong[0]}"
+                + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
+                + f", expected samples that epoch {run.epoch} has left out and that were not refreshed "
+                "yet: those of left_out."
+            )
+
+    def _old_scores(self, run: Run) -> Mask:
+        """Which rows the epoch has left out and nobody has refreshed."""
+        if self._waiting is None or self._waiting[0]() is not run:
+            self._waiting = (weakref.ref(run), _left_out(run))
+        return self._waiting[1]
+
+    def _count(self, run: Run, rows: npt.NDArray[Any]) -> None:
+        """Add the forward passes to the epoch's."""
+        course, ranks = self._course, run.ranks
+        last = course.history[-1]
+        cost = course.planner.limits.cost
+        spent = np.array([len(rows), len(rows), last.full], np.float64)
+        if cost is not None:
+            costs = cost[run.plan.shard.first :: run.plan.shard.step]
+            spent[1:] = np.sum(costs[rows], dtype=np.float64), np.sum(costs, dtype=np.float64)
+        if ranks.sharded and ranks.world_size > 1:
+            full = spent[2]
+            spent = ranks.communicator.sum(spent)
+            spent[2] = full if cost is None else spent[2]
+        course.history[-1] = replace(
+            last,
+            refreshed=last.refreshed + int(spent[0]),
+            refreshed_cost=last.refreshed_cost + float(spent[1] / spent[2]),
+        )
+
+
+def _left_out(run: Run) -> Mask:
+    """Which rows a plan does not have."""
+    mask = np.ones(run.plan.num_samples, np.bool_)
+    mask[run.plan.rows(run.plan.codes)] = False
+    return mask
+
+
+def _exchanged(
+    run: Run, samples: torch.Tensor, columns: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What all ranks have refreshed, in order of rank, where every rank has all scores. Collective."""
+    ranks = run.ranks
+    if ranks.world_size == 1:
+        return samples, columns
+    ranks.communicator.meet("refresh()", _TOGETHER)
+    if ranks.sharded:
+        return samples, columns
+    counts = ranks.communicator.gather(torch.tensor([len(samples)])).flatten().tolist()
+    longest = max(counts)
+    row = torch.zeros(1 + len(columns), longest, dtype=torch.float64)  # exact for any index
+    row[0, : len(samples)] = samples
+    row[1:, : len(samples)] = columns
+    rows = ranks.communicator.gather(row.flatten()).cpu().reshape(len(counts), *row.shape)
+    parts = [rows[rank, :, :count] for rank, count in enumerate(counts)]
+    table = torch.cat(parts, dim=1)
+    return table[0].long(), table[1:].float()

@@ -1,0 +1,82 @@
+"""One rank's way through a plan: the positions it visits, equally many on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from infobatch.distributed.ranks import Ranks
+from infobatch.plan import Plan
+
+
+class Route:
+    """The positions of a plan that this rank visits, in order.
+
+    ``left`` are the codes of the plan that are still to visit; a loaded checkpoint has visited the
+    others, in the first ``offset`` positions of each rank. All ranks have equally many positions, the
+    last ones perhaps repeats. ``counts`` are the ranks' numbers of positions without repeats,
+    ``full_counts`` those of an epoch over all data.
+    """
+
+    def __init__(self, plan: Plan, ranks: Ranks, left: npt.NDArray[Any]) -> None:
+        self.plan = plan
+        self.ranks = ranks
+        self.left = left
+        visited = len(plan) - len(left)
+        if ranks.sharded:
+            self.own = left
+            own_counts = torch.tensor([len(left), plan.num_samples, visited])
+            known = ranks.communicator.gather(own_counts).cpu().numpy()
+            self.counts, self.full_counts = known[:, 0], known[:, 1]
+            self.visited_before = int(known[:, 2].sum())
+            longest = int((self.counts + known[:, 2]).max())
+            self.offset = longest - int(self.counts.max())
+            self._repeats_from = len(left) + visited - self.offset
+            way = plan.codes
+        else:
+            self.own = left[ranks.rank % ranks.walkers :: ranks.walkers]
+            self.counts = _even_counts(len(left), ranks.walkers)
+            self.full_counts = _even_counts(plan.num_samples, ranks.walkers)
+            self.visited_before = visited
+            self.offset = visited // ranks.walkers
+            self._repeats_from = len(self.own)
+            way = plan.codes[(visited + ranks.rank) % ranks.walkers :: ranks.walkers]
+        # From the start of this rank's whole way, with what was visited before a resume.
+        self._repeats = way if len(way) else plan.codes
+        self.length = int(self.counts.max())
+        self.all_real = int(self.counts.min())  # positions that are no repeats on any rank
+
+    def __len__(self) -> int:
+        return self.length
+
+    def codes(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """The codes at some positions."""
+        codes = self.own[start:stop]
+        missing = stop - start - len(codes)
+        if missing:  # another rank has more: fill up with repeats, the same ones after a resume
+            repeats = np.resize(self._repeats, stop - self._repeats_from)
+            codes = np.append(codes, repeats[-missing:])
+        return codes
+
+    def indices(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """The samples at some positions."""
+        return self.plan.indices(self.codes(start, stop))
+
+    @property
+    def planned(self) -> int:
+        """The samples of the epoch, over all ranks."""
+        return int(self.counts.sum()) + self.visited_before
+
+    def reached(self, positions: int) -> int:
+        """The samples of the epoch that are visited after so many positions on every rank."""
+        return int(self.counts.clip(max=positions).sum()) + self.visited_before
+
+
+def _even_counts(total: int, walkers: int) -> npt.NDArray[np.int64]:
+    """Divide positions as evenly as possible."""
+    whole, more = divmod(total, walkers)
+    counts: npt.NDArray[np.int64] = whole + (np.arange(walkers) < more)
+    return counts

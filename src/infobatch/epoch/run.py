@@ -1,0 +1,297 @@
+"""The epoch under way on one rank: its route, its losses, its weights."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import torch
+
+from infobatch.distributed.ranks import Ranks
+from infobatch.epoch.batching import ShrunkBatches
+from infobatch.epoch.loop import Loop
+from infobatch.epoch.losses import (
+    NO_EXTRAS,
+    Earlier,
+    IndexLosses,
+    Losses,
+    PositionLosses,
+    unscored,
+    was_visited,
+)
+from infobatch.epoch.matching import check_claim, rest_of_batch
+from infobatch.epoch.progress import Progress
+from infobatch.epoch.route import Route
+from infobatch.epoch.walk import Walk
+from infobatch.epoch.weights import Weights, weighted_mean, weighted_mean_at
+from infobatch.plan import FloatArray, Plan
+
+
+class Run:
+    """The running epoch's plan, seen from one rank, and what was recorded of it.
+
+    ``earlier`` are the losses of a loaded checkpoint, in the form ``losses_by``; ``extras`` the names
+    of what is reported beside the scores, with that of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        plan: Plan,
+        ranks: Ranks,
+        *,
+        earlier: FloatArray | None = None,
+        losses_by: str = "position",
+        largest_batch: int = 0,
+        extras: Earlier = NO_EXTRAS,
+    ) -> None:
+        self.epoch = epoch
+        self.plan = plan
+        self.ranks = ranks
+        self.updated = 0  # samples of this rank that were updated or skipped
+        self.largest_batch = largest_batch  # most samples of an update
+        self.closed = False  # its losses are part of the memory
+        self.walk: Walk | None = None
+        self.loop: Loop | None = None
+        self._last: tuple[int, int] | None = None
+        self.check_at = 0  # updated samples before which it cannot be complete
+        self._earlier, self._earlier_by, self._extras = earlier, losses_by, extras
+        self.losses: Losses | None = None
+        left = plan.codes
+        if earlier is not None and losses_by == "index":
+            self.losses = IndexLosses(ranks, plan.num_samples, earlier, extras)
+            left = plan.codes[~was_visited(earlier)[plan.rows(plan.codes)]]
+        elif earlier is not None:
+            left = plan.codes[len(earlier) :]
+        self.route = Route(plan, ranks, left)
+        if earlier is not None and losses_by == "position":
+            self.losses = PositionLosses(self.route, earlier, extras)
+        self.weights = Weights(self.route)
+
+    def on(self, ranks: Ranks) -> Run:
+        """The same epoch, not begun, for another set of ranks."""
+        return Run(
+            self.epoch,
+            self.plan,
+            ranks,
+            earlier=self._earlier,
+            losses_by=self._earlier_by,
+            largest_batch=self.largest_batch,
+            extras=self._extras,
+        )
+
+    def attach(self, walk: Walk, loop: Loop) -> None:
+        """A new iterator walks the route from its start."""
+        self.walk, self.loop = walk, loop
+
+    # What the training loop reports.
+
+    def update(
+        self,
+        losses: torch.Tensor,
+        plain: torch.Tensor,
+        scores: torch.Tensor | None,
+        index: torch.Tensor | None,
+        extras: Mapping[str, torch.Tensor] | None,
+    ) -> torch.Tensor:
+        """Record a batch and return its weighted mean; ``plain`` are the losses without a gradient."""
+        values = plain if scores is None else scores.detach()
+        if index is not None:
+            loss, finite = self._mean_at("update", losses, index)
+            if not self.closed:  # repeats that fill up the last batch were recorded before
+                by_index = self._by_index()
+                by_index.record(index, values, finite=finite and scores is None)
+                if extras is not None:
+                    for name in self._extras:
+                        by_index.extras[name].record(index, extras[name].detach(), finite=False)
+                self._count(index.shape[0])
+            return loss
+        count = losses.shape[0]
+        start = self._claim("update()", count)
+        by_position = self._by_position()
+        by_position.record(values, start, count)
+        if extras is not None:
+            for name in self._extras:
+                by_position.extras[name].record(extras[name].detach(), start, count)
+        return weighted_mean(losses, self.weights.scaled(start, count, losses))
+
+    def reweight(self, losses: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
+        """The weighted mean for a second forward of the last batch."""
+        if index is not None:
+            size = self.plan.num_samples
+            return weighted_mean_at("reweight", self.weights, index, losses, size)[0]
+        if self._last is None or self._last[1] != len(losses):
+            size_of_last = None if self._last is None else self._last[1]
+            raise RuntimeError(
+                f"reweight() got {len(losses)} losses, expected as many as the last update() of this "
+                f"epoch had ({size_of_last}). Call update() for the batch first, or pass index=."
+            )
+        return weighted_mean(losses, self.weights.scaled(*self._last, like=losses))
+
+    def skip(self, count: int) -> None:
+        """Pass over positions without a score."""
+        start = self._claim("skip()", count)
+        self._by_position().record_nothing(start, count)
+
+    def skip_at(self, index: torch.Tensor) -> None:
+        """Pass over samples without a score."""
+        self._mean_at("skip", torch.zeros(index.shape, device=index.device), index)
+        if not self.closed:
+            self._by_index().record_nothing(index)
+            self._count(index.shape[0])
+
+    def _mean_at(
+        self, call: str, losses: torch.Tensor, index: torch.Tensor
+    ) -> tuple[torch.Tensor, bool]:
+        """The weighted mean by sample, and whether all losses are known to be finite."""
+        self._check_form()
+        if not self.updated:
+            self._begin_updates(by_index=True)
+        return weighted_mean_at(call, self.weights, index, losses, self.plan.num_samples)
+
+    def rest_of_batch(self) -> int:
+        """How many samples of the current batch have no update yet."""
+        assert self.walk is not None
+        return rest_of_batch(self.updated, self.walk)
+
+    def _claim(self, call: str, count: int) -> int:
+        """Take the next positions and return the first."""
+        assert self.walk is not None
+        start = self.updated
+        if type(self.losses) is IndexLosses:
+            raise RuntimeError(
+                f"{call} without index= follows an update with index= in the same epoch. Expected "
+                "one form throughout: pass index= to every update."
+            )
+        check_claim(call, count, start, self.walk)
+        if not start:
+            self._begin_updates(by_index=False)
+        self.updated = start + count
+        self.largest_batch = max(self.largest_batch, count)
+        self._last = (start, count)
+        return start
+
+    def _begin_updates(self, *, by_index: bool) -> None:
+        """Note what is known about the loader when the first losses of the epoch arrive."""
+        if self.walk is not None:
+            self.walk.note_first_update(counts=not by_index)
+            self.weights.cut_into(self.walk.batches)
+        known = None if self.loop is None else self.loop.deliverable
+        self.check_at = sys.maxsize if known is None else known
+
+    def _count(self, count: int) -> None:
+        self.updated += count
+        self.largest_batch = max(self.largest_batch, count)
+
+    def _by_position(self) -> PositionLosses:
+        if self.losses is None:
+            self.losses = PositionLosses(self.route, extras=self._extras)
+        assert isinstance(self.losses, PositionLosses)
+        return self.losses
+
+    def _by_index(self) -> IndexLosses:
+        if self.losses is None:
+            self.losses = IndexLosses(self.ranks, self.plan.num_samples, extras=self._extras)
+        assert isinstance(self.losses, IndexLosses)
+        return self.losses
+
+    def _check_form(self) -> None:
+        """Refuse an index where the batches cannot have one, before anything changes."""
+        if self.ranks.sharded:
+            raise RuntimeError(
+                "update(index=…) got a pruner with sharded=True, expected the form without index: a "
+                "rank knows the samples of its own shard only. Use sharded=False."
+            )
+        if isinstance(self.losses, PositionLosses):
+            raise RuntimeError(
+                "update(index=…) follows an update without index in the same epoch. Expected one "
+                "form throughout: pass index= to every update."
+            )
+
+    # How far it has come.
+
+    @property
+    def by_index(self) -> bool:
+        """Whether the batches carry their samples' indices."""
+        return isinstance(self.losses, IndexLosses)
+
+    def is_complete(self) -> bool:
+        """Whether everything that the loader delivers was updated, as far as counting can tell."""
+        if self.updated < self.check_at or self.loop is None or not self.loop.exhausted:
+            return False
+        if not isinstance(self.losses, IndexLosses) or self.loop is not self.walk:
+            return True
+        # Batches that carry their indices may come more than once: the samples count.
+        expected = min(self.walk.deliverable, len(self.route.own))
+        missing = expected - (self.losses.visited_here() - self.route.visited_before)
+        self.check_at = self.updated + missing
+        return missing <= 0
+
+    def covers_all(self) -> bool:
+        """Whether every sample that a loader delivers was visited; known after an exchange."""
+        counted = None if self.losses is None else self.losses.visited()
+        dropped = 0 if self.loop is None else self.loop.dropped_of(len(self.route))
+        return counted is not None and counted >= self.route.planned - dropped
+
+    def rest_was_dropped(self) -> bool:
+        """Whether less than a batch was left, and another kind of loader has dropped it.
+
+        For torch's loader this is known in advance.
+        """
+        walk = self.walk
+        if walk is None or walk.asked_by_batch or not walk.exhausted:
+            return False
+        return not self.updated and len(self.route) < self.largest_batch
+
+    def made(self) -> int:
+        """Sample passes made of the plan, over all ranks, repeats not counted.
+
+        Computed from what this rank has done; the same on each, so learning rates can depend on it.
+        """
+        updated = self.updated
+        if self.ranks.global_order and updated:
+            # All ranks share the one route, some of them perhaps with a smaller last batch.
+            batch = self.largest_batch
+            updated = -(-updated // batch) * batch * self.ranks.world_size
+        return self.route.reached(updated)
+
+    def visited(self) -> int:
+        """Like ``made``, but counted where the losses of all ranks are here; waits for the device."""
+        counted = None if self.losses is None else self.losses.visited()
+        return self.made() if counted is None else counted
+
+    def unscored(self) -> int:
+        """How many of the passes that are known here left no score."""
+        return 0 if self.losses is None else unscored(self.losses.known())
+
+    def progress(self) -> Progress:
+        """How far the epoch has come, as schedules ask."""
+        loop, route = self.loop, self.route
+        if loop is None:
+            return Progress(self.epoch, self.made(), route.planned, int(route.full_counts.sum()))
+        batches = None if self.walk is None else self.walk.batches
+        if isinstance(batches, ShrunkBatches):  # each stands for a whole one
+            at = self.made() - route.visited_before if self.ranks.global_order else self.updated
+            done, total = (
+                int(route.full_counts.clip(max=batches.full_position(position)).sum())
+                for position in (at, batches.deliverable)
+            )
+            return Progress(self.epoch, done, max(total, 1), max(total, 1))
+        total = max(route.planned - loop.dropped_of(len(route)), 1)
+        full = max(int(route.full_counts.sum()) - loop.dropped_of(int(route.full_counts.max())), 1)
+        return Progress(self.epoch, self.made(), total, full)
+
+    def recorded(self) -> tuple[FloatArray, dict[str, FloatArray]]:
+        """The losses for a checkpoint, and what was reported beside them."""
+        assert self.losses is not None
+        done = None if self.by_index else self.made()
+        if not self.by_index and self.ranks.sharded:
+            before = len(self.plan) - len(self.route.left)
+            done = before + min(self.updated, len(self.route.own))
+        extras = self.losses.extras.items()
+        beside = {name: extra.known()[:done].copy() for name, extra in extras}
+        return self.losses.known()[:done].copy(), beside
+
+    def losses_by(self, form: str) -> Losses:
+        """The losses in a form, "position" or "index"; empty where none were recorded yet."""
+        return self._by_index() if form == "index" else self._by_position()

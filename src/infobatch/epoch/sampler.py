@@ -1,0 +1,144 @@
+"""The samplers that a loader gets: they walk the plan of the current epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Literal, Protocol
+
+from torch.utils.data import Sampler
+
+from infobatch.checks import check_count, check_shrink
+from infobatch.epoch.course import Course
+from infobatch.epoch.loader_state import ReadPosition
+from infobatch.epoch.walk import Begin, Walk, batches_of
+
+Shrink = Literal["epoch", "batch"]
+
+
+class HasCourse(Protocol):
+    """A pruner, as a sampler sees it."""
+
+    _course: Course  # the epochs that the sampler walks
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the next epoch."""
+        ...
+
+
+class WalkIterator:
+    """The iterator that a loader gets.
+
+    It refers to its walk but not the other way round, so that an epoch's memory is freed as soon as
+    the loader releases it.
+    """
+
+    def __init__(self, begin: Begin) -> None:
+        self._walk = Walk()
+        self._walk.held_by(self)
+        self._indices = chain.from_iterable(self._walk.blocks(begin))
+
+    def __iter__(self) -> Iterator[int]:
+        self._walk.request()
+        return self._indices
+
+    def __next__(self) -> int:
+        return next(self._indices)
+
+
+class PlanSampler(Sampler[int]):
+    """A ``torch.utils.data`` sampler over the current epoch's plan.
+
+    Making an iterator has no side effect: the epoch begins when the first index is taken.
+    """
+
+    def __init__(self, pruner: HasCourse) -> None:
+        self.pruner = pruner
+
+    def __iter__(self) -> Iterator[int]:
+        return WalkIterator(self.pruner._course.begin)
+
+    def __len__(self) -> int:
+        """The samples that the coming iteration visits on this rank.
+
+        After an iteration, those that it visited, until ``set_epoch`` or the next iteration.
+        """
+        route = self.pruner._course.length()
+        return 0 if route is None else len(route)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the next epoch; a second call with the same number changes nothing."""
+        self.pruner.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """How far the loader has read, for a loader that keeps a state of its own.
+
+        Such a loader asks for it at each batch, so the scores are not in here: the state to continue
+        from is the data set's. Because this exists, the loader does not skip what that one skips.
+        """
+        return self.pruner._course.position()._asdict()
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Note the loader's position; the data set's own must agree when the loader is iterated."""
+        self.pruner._course.expect_position(ReadPosition(**state))
+
+
+class PlanBatchSampler(Sampler[list[int]]):
+    """The same epochs in whole batches, for ``DataLoader(batch_sampler=…)``: no step per sample.
+
+    With ``shrink="batch"`` a pruned epoch has as many batches as a full one, with ``even`` its batches
+    have nearly the same size. That size then varies with the epoch, so ``batch_size`` is None: a loader
+    that relies on one size must notice.
+    """
+
+    def __init__(
+        self, sampler: PlanSampler, batch_size: int, drop_last: bool, shrink: Shrink, even: bool
+    ) -> None:
+        why = "a batch has at least one sample"
+        batch_size = check_count("batch_sampler(): batch_size", batch_size, why)
+        check_shrink(shrink)
+        if even and (drop_last or shrink == "batch"):
+            raise ValueError(
+                f"batch_sampler(even=True) got drop_last={drop_last} and shrink={shrink!r}, expected "
+                'drop_last=False and shrink="epoch": there is no smaller last batch to drop, and '
+                "batches that shrink have nearly the same size anyway."
+            )
+        self.sampler = sampler
+        self.batch_size = batch_size if shrink == "epoch" and not even else None
+        self.even = even
+        self.drop_last = drop_last
+        self.shrink = shrink
+        self.full_batch_size = batch_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        walk = Walk()
+        batches = walk.in_batches(
+            self.sampler.pruner._course.begin,
+            self.full_batch_size,
+            self.drop_last,
+            self.shrink == "batch",
+            even=self.even,
+        )
+        walk.held_by(batches)
+        return batches
+
+    def __len__(self) -> int:
+        shrinks = self.shrink == "batch"
+        route = self.sampler.pruner._course.length(shrinks=shrinks)
+        if route is None:
+            return 0
+        return len(
+            batches_of(route, self.full_batch_size, drop_last=self.drop_last, shrinks=shrinks)
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the next epoch; a second call with the same number changes nothing."""
+        self.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """See :meth:`PlanSampler.state_dict`."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """See :meth:`PlanSampler.load_state_dict`."""
+        self.sampler.load_state_dict(state)

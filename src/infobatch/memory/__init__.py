@@ -1,0 +1,1 @@
+"""What is remembered about each sample, and the checkpoint's format."""

@@ -1,0 +1,188 @@
+"""Scores in files, for a later run to start from."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from infobatch.memory.memory import SCORE, Memory
+from infobatch.plan import FloatArray, Shard
+
+INDEX = "index"
+COST = "cost"  # of a score that was computed for itself, in training steps
+Table = dict[str, npt.NDArray[Any]]
+
+
+def write_scores(path: str | PathLike[str], memory: Memory, shard: Shard) -> None:
+    """Write one row per sample, whole or not at all.
+
+    An age is 1 if the sample was visited in the latest epoch, as in ``Samples.age``, and -1 if never.
+    """
+    table: Table = {INDEX: shard.first + shard.step * np.arange(len(memory))}
+    for name, column in memory.columns.items():
+        if name == "last_visit":
+            table["age"] = np.where(column < 0, -1, column.max(initial=-1) + 1 - column)
+        elif column.ndim == 1:
+            table[name] = column
+        else:
+            table.update({f"{name}_{k}": column[:, k] for k in range(column.shape[1])})
+    write_table("export_scores()", Path(path), table)
+
+
+def write_table(call: str, path: Path, table: Table) -> None:
+    """Write columns of equal length in the format that the path's ending names, whole or not at all."""
+    _, write = _format(call, path)
+    # Not by tempfile, whose files nobody else may read.
+    part = path.with_name(f".{path.name}.{uuid4().hex}{path.suffix}")
+    try:
+        write(part, table)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def read_table(call: str, path: Path) -> Table:
+    """Read the columns of a file."""
+    read, _ = _format(call, path)
+    return read(path)
+
+
+def read_scores(
+    source: torch.Tensor | np.ndarray[Any, Any] | str | PathLike[str] | None, num_samples: int
+) -> FloatArray | None:
+    """One score per sample, from a tensor, an array or a file; NaN for samples that have none."""
+    if source is None:
+        return None
+    if isinstance(source, str | PathLike):
+        return _from_file(Path(source), num_samples)
+    scores = source.detach().cpu() if isinstance(source, torch.Tensor) else np.asarray(source)
+    if tuple(scores.shape) != (num_samples,) or scores.dtype in (torch.bool, np.bool_):
+        raise ValueError(
+            f"initial_scores got {scores.dtype} of shape {tuple(scores.shape)}, expected one number "
+            f"per sample ({num_samples}), NaN where there is none."
+        )
+    if isinstance(scores, torch.Tensor):
+        scores = scores.float().numpy()
+    return _finite(np.array(scores, np.float32))
+
+
+def _from_file(path: Path, num_samples: int) -> FloatArray:
+    table = read_table("initial_scores", path)
+    if INDEX not in table or SCORE not in table:
+        raise ValueError(
+            f"initial_scores={str(path)!r} has the columns {sorted(table)}, expected {INDEX!r} and "
+            f"{SCORE!r}, as export_scores() writes them."
+        )
+    index, known = (_numbers(path, name, table[name]) for name in (INDEX, SCORE))
+    if (index != np.floor(index)).any() or len(np.unique(index)) < len(index):
+        raise ValueError(
+            f"initial_scores={str(path)!r} names samples by numbers that are not whole, or names one "
+            f"twice, in its column {INDEX!r}. Expected one row for each sample that has a score."
+        )
+    if len(index) and not (int(index.min()) >= 0 and int(index.max()) < num_samples):
+        raise ValueError(
+            f"initial_scores={str(path)!r} has scores for the samples {int(index.min())} to "
+            f"{int(index.max())}, expected 0 to {num_samples - 1}. Scores belong to samples: use the "
+            "file of the same data."
+        )
+    scores = np.full(num_samples, np.nan, np.float32)
+    scores[index.astype(np.int64)] = known
+    return _finite(scores)
+
+
+def read_cost(path: str | PathLike[str]) -> float:
+    """What a file's scores cost, in training steps of one sample; 0 if they come from a training."""
+    read, _ = _format("initial_scores", Path(path))
+    return float(np.sum(read(Path(path)).get(COST, 0.0)))
+
+
+def _numbers(path: Path, name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    try:
+        return column.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"initial_scores={str(path)!r} has something else than numbers in its column {name!r} "
+            f"({error}). Expected what export_scores() writes; a score may be missing."
+        ) from None
+
+
+def _finite(scores: FloatArray) -> FloatArray:
+    scores[~np.isfinite(scores)] = np.nan  # counts as never seen
+    return scores
+
+
+def _format(call: str, path: Path) -> tuple[Callable[[Path], Table], Callable[[Path, Table], None]]:
+    if path.suffix not in _FORMATS:
+        raise ValueError(
+            f"{call} got {str(path)!r}, expected a file name that ends in {', '.join(_FORMATS)}."
+        )
+    return _FORMATS[path.suffix]
+
+
+def _read_npz(path: Path) -> Table:
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
+def _write_npz(path: Path, table: Table) -> None:
+    np.savez(path, **table)  # type: ignore[arg-type]
+
+
+def _read_csv(path: Path) -> Table:
+    with path.open(newline="") as file:
+        names, *rows = [row for row in csv.reader(file) if row] or [[]]
+    cells = ([row[at] if at < len(row) else "" for row in rows] for at in range(len(names)))
+    return dict(zip(names, map(_column, cells), strict=True))
+
+
+def _column(cells: list[str]) -> npt.NDArray[Any]:
+    """Numbers, NaN where a cell is empty, as other tools write it; or text as it is."""
+    column = np.array([cell or "nan" for cell in cells], np.str_)
+    try:
+        return column.astype(np.float64)
+    except ValueError:
+        return column
+
+
+def _write_csv(path: Path, table: Table) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(table)
+        writer.writerows(zip(*(column.tolist() for column in table.values()), strict=True))
+
+
+def _parquet() -> Any:
+    try:
+        import pyarrow.parquet  # noqa: PLC0415 - an extra, for this format alone
+    except ImportError:
+        raise ImportError(
+            "A .parquet file of scores needs the package pyarrow: pip install pyarrow. Or use .csv "
+            "or .npz."
+        ) from None
+    return pyarrow
+
+
+def _read_parquet(path: Path) -> Table:
+    table = _parquet().parquet.read_table(path)
+    return {name: table.column(name).to_numpy() for name in table.column_names}
+
+
+def _write_parquet(path: Path, table: Table) -> None:
+    pyarrow = _parquet()
+    pyarrow.parquet.write_table(pyarrow.table(table), path)
+
+
+_FORMATS: dict[str, tuple[Callable[[Path], Table], Callable[[Path, Table], None]]] = {
+    ".parquet": (_read_parquet, _write_parquet),
+    ".csv": (_read_csv, _write_csv),
+    ".npz": (_read_npz, _write_npz),
+}

@@ -1,0 +1,109 @@
+"""One row per sample: its last score, and what the policy's tracks remember."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.memory.tracks import Track, channel_of
+from infobatch.plan import FloatArray
+
+SCORE = "score"
+_BLOCK = 1 << 16  # rows folded at a time
+Rows = npt.NDArray[np.intp] | slice
+
+
+class Memory:
+    """Named columns with one row per sample; ``score`` is always there, NaN where never seen."""
+
+    def __init__(self, scores: FloatArray, tracks: Iterable[Track] = ()) -> None:
+        self.tracks = tuple(dict.fromkeys(tracks))
+        self.columns: dict[str, npt.NDArray[Any]] = {SCORE: scores}
+        for track in self.tracks:
+            for name, column in track.begin(scores).items():
+                if name in self.columns:
+                    raise ValueError(
+                        f"{track!r} has a column {name!r}, which another track has, too. Expected "
+                        "each name once: rename the column, or leave one of them out."
+                    )
+                self.columns[name] = column
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def scores(self) -> FloatArray:
+        """The last score of each sample."""
+        return self.columns[SCORE]
+
+    def restore(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over a checkpoint's columns.
+
+        One that the checkpoint lacks, or has in another shape, such as a window of another length,
+        begins from the checkpoint's scores.
+        """
+        for name, column in Memory(columns[SCORE], self.tracks).columns.items():
+            saved = columns.get(name, column)
+            fits = saved.shape == column.shape
+            self.columns[name] = saved.astype(column.dtype, copy=False) if fits else column
+
+    def copy(self) -> Memory:
+        """An independent copy, to fold into without changing this one."""
+        twin = Memory.__new__(Memory)
+        twin.tracks = self.tracks
+        twin.columns = {name: column.copy() for name, column in self.columns.items()}
+        return twin
+
+    def fold(
+        self, blocks: Iterable[tuple[Rows, FloatArray]], epoch: int, channel: str | None = None
+    ) -> None:
+        """Fold in an epoch's scores, given as blocks of rows and their finite scores.
+
+        With ``channel``, fold in what was reported under that name beside the scores.
+        """
+        tracks = [track for track in self.tracks if channel_of(track) == channel]
+        names = [list(track.begin(np.empty(0, np.float32))) for track in tracks]
+        if tracks:
+            blocks = _in_order(blocks, len(self))
+        for rows, values in blocks:
+            for track, own in zip(tracks, names, strict=True):
+                # Before the scores: a track may compare with the last one.
+                old = {name: _taken(self.columns[name], rows) for name in own}
+                for name, new in track.fold(old, values, epoch).items():
+                    _put(self.columns[name], rows, new)
+            if channel is None:
+                self.scores[rows] = values
+
+
+def _in_order(
+    blocks: Iterable[tuple[Rows, FloatArray]], count: int
+) -> Iterator[tuple[Rows, FloatArray]]:
+    """The same rows in rising order: what is remembered is read and written far faster then."""
+    known = np.full(count, np.nan, np.float32)
+    for rows, values in blocks:
+        known[rows] = values
+    for start in range(0, count, _BLOCK):
+        block = known[start : start + _BLOCK]
+        places = np.flatnonzero(~np.isnan(block))
+        whole = len(places) == len(block)
+        yield (
+            (slice(start, start + len(block)), block) if whole else (start + places, block[places])
+        )
+
+
+def _taken(column: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
+    """``column[rows]``, which takes five times as long for rows of several numbers."""
+    if column.ndim == 1 or isinstance(rows, slice):
+        return column[rows]
+    return column.take(rows, axis=0)
+
+
+def _put(column: npt.NDArray[Any], rows: Rows, new: npt.NDArray[Any]) -> None:
+    """``column[rows] = new``, with rows of several numbers moved as one."""
+    if column.ndim > 1 and not isinstance(rows, slice):
+        width = f"V{column.itemsize * column[0].size}"
+        column, new = (np.ascontiguousarray(part).view(width)[:, 0] for part in (column, new))
+    column[rows] = new

@@ -1,0 +1,188 @@
+"""What a policy can have remembered about each sample beyond its last score.
+
+A track adds named columns to the memory, one row per sample, and defines how the scores of an epoch
+are folded into them. Everything is vectorised, and only the rows of samples that were visited change.
+Because a track has no state of its own, checkpoints, ranks and exact resuming work without its help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.plan import FloatArray
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+
+class Track(Protocol):
+    """Columns of the memory and the rule by which they change.
+
+    A track with an attribute ``channel`` follows not the scores but what the training loop reports
+    under that name in ``update(extras=…)``.
+    """
+
+    def begin(self, scores: FloatArray) -> Columns:
+        """Return the columns before the first epoch; ``scores`` are known, or NaN where not."""
+        ...
+
+    def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
+        """Return the new values of the rows that ``epoch`` visited, given the old ones."""
+        ...
+
+
+def channel_of(track: Track) -> str | None:
+    """The name in ``extras`` of what a track follows; None if it follows the scores."""
+    channel: str | None = getattr(track, "channel", None)
+    return channel
+
+
+@dataclass(frozen=True)
+class Ema:
+    """``ema``: a moving average of a sample's scores, ``smoothing`` × old + (1 − ``smoothing``) × new.
+
+    Under augmentation the loss of a single visit is mostly noise; the average ranks more steadily.
+    """
+
+    smoothing: float
+
+    def begin(self, scores: FloatArray) -> Columns:
+        """The scores that are known."""
+        return {"ema": scores.copy()}
+
+    def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
+        """A first score is its own average."""
+        average = np.float32(self.smoothing) * old["ema"] + np.float32(1 - self.smoothing) * scores
+        return {"ema": np.where(np.isnan(old["ema"]), scores, average)}
+
+
+@dataclass(frozen=True)
+class MovingVariance:
+    """``moving_mean`` and ``moving_variance``: moving averages of the scores and of their deviations.
+
+    With α = 1 − ``smoothing``: variance ← (1 − α) variance + α (score − mean)², then the mean likewise.
+    The first score is the mean, with variance 0.
+    """
+
+    smoothing: float
+
+    def begin(self, scores: FloatArray) -> Columns:
+        """The scores that are known, without a variance."""
+        nothing = np.float32(0) * scores  # NaN where the score is
+        return {"moving_mean": scores.copy(), "moving_variance": nothing}
+
+    def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
+        """The variance around the old mean comes first."""
+        stay, step = np.float32(self.smoothing), np.float32(1 - self.smoothing)
+        known = ~np.isnan(old["moving_mean"])
+        mean = np.where(known, old["moving_mean"], scores)
+        variance = np.where(known, old["moving_variance"], np.float32(0))
+        return {
+            "moving_mean": stay * mean + step * scores,
+            "moving_variance": stay * variance + step * np.square(scores - mean),
+        }
+
+
+@dataclass(frozen=True)
+class Welford:
+    """``count``, ``mean`` and ``variance`` of all of a sample's scores, by Welford's method.
+
+    ``variance`` is the population's, 0 after one visit.
+    """
+
+    def begin(self, scores: FloatArray) -> Columns:
+        """Nothing counted."""
+        return {
+            "count": np.zeros(len(scores), np.uint16),
+            "mean": np.zeros(len(scores), np.float32),
+            "variance": np.zeros(len(scores), np.float32),
+        }
+
+    def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
+        """One more score per row."""
+        count = _one_more(old["count"])
+        step = scores - old["mean"]
+        mean = old["mean"] + step / count
+        variance = old["variance"] + (step * (scores - mean) - old["variance"]) / count
+        return {
+            "count": count,
+            "mean": mean.astype(np.float32),
+            "variance": variance.astype(np.float32),
+        }
+
+
+@dataclass(frozen=True)
+class Visits:
+    """``visits``: in how many epochs the sample got a score."""
+
+    def begin(self, scores: FloatArray) -> Columns:
+        """None yet, in this run."""
+        return {"visits": np.zeros(len(scores), np.uint16)}
+
+    def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
+        """One more for each row."""
+        return {"visits": _one_more(old["visits"])}
+
+
+@dataclass(frozen=True)
+class LastVisit:
+    """``last_visit``: the epoch of the last visit, −1 before the first; ``Samples.age`` needs it."""
+
+    def begin(self, scores: FloatArray) -> Columns:
+        """No visit in this run."""
+        return {"last_visit": np.full(len(scores), -1, np.int32)}
+
+    def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
+        """This epoch, for each row."""
+        return {"last_visit": np.full(len(scores), epoch, np.int32)}
+
+
+@dataclass(frozen=True)
+class Window:
+    """``window``: a sample's last ``length`` scores, the newest last, NaN where there are fewer.
+
+    Takes 4 × ``length`` bytes per sample.
+    """
+
+    length: int
+
+    def begin(self, scores: FloatArray) -> Columns:
+        """Nothing seen."""
+        return {"window": np.full((len(scores), self.length), np.nan, np.float32)}
+
+    def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
+        """The oldest score makes room for the new one."""
+        return {"window": moved_on(old["window"], scores)}
+
+
+@dataclass(frozen=True)
+class Latest:
+    """A column named like ``channel``: what ``update(extras=…)`` last reported under that name."""
+
+    channel: str
+
+    def begin(self, scores: FloatArray) -> Columns:
+        """Nothing reported."""
+        return {self.channel: np.full(len(scores), np.nan, np.float32)}
+
+    def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
+        """The values of this epoch."""
+        return {self.channel: scores}
+
+
+def moved_on(window: npt.NDArray[np.float32], newest: FloatArray) -> npt.NDArray[np.float32]:
+    """Rows without their first number, and with one more at the end."""
+    moved = np.empty(window.shape, np.float32)
+    # All at once instead of row by row: what moves into the row before is overwritten.
+    moved.reshape(-1)[:-1] = window.reshape(-1)[1:]
+    moved[:, -1] = newest
+    return moved
+
+
+def _one_more(counts: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+    """Add 1, and stay at the type's largest number instead of overflowing to 0."""
+    return np.minimum(counts, np.iinfo(np.uint16).max - 1) + np.uint16(1)

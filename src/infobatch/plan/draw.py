@@ -1,0 +1,223 @@
+"""The draw: from strata to a plan, unbiased to the digit.
+
+From a stratum of ``n`` samples of which a share ``q`` is to be kept, the draw keeps ``k = round(q n)``,
+every k-subset with the same probability, so that each sample is kept with probability exactly ``k / n``
+and a kept one weighs exactly ``n / k``. The expected weighted gradient is then the full gradient, and the
+weights of every epoch sum to the number of samples (the paper's Eq. 8, "forced").
+
+Everything here is a pure function of its arguments, in numpy, and independent of loaders, devices
+and training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.plan.plan import ALL, Plan, Shard
+from infobatch.plan.shuffle import Cipher
+from infobatch.plan.strata import LabelArray, Strata
+
+DROPPED = 255  # the label of a sample that is not in the plan
+_BLOCK = 1 << 16  # samples drawn at a time: the temporaries stay in the processor's cache
+_FEW = 8  # strata that are faster compared one by one than looked up
+
+Places = npt.NDArray[np.intp] | slice
+
+
+def whole_plan(num_samples: int, *, seed: int, epoch: int, shard: Shard = ALL) -> Plan:
+    """All samples in a random order, each with weight 1: the first epoch, and annealing."""
+    strata = Strata(np.zeros(num_samples, np.uint8), ())
+    return draw_plan(strata, seed=seed, epoch=epoch, shard=shard)
+
+
+def draw_plan(strata: Strata, *, seed: int, epoch: int, shard: Shard = ALL) -> Plan:
+    """Draw the samples of an epoch, exactly k of n in each stratum, and put them in random order.
+
+    Whether a sample is kept, and where, depends on (seed, epoch) and its own index and stratum. So a
+    draw changes little where few scores do: a sample that crosses a threshold moves itself, and the
+    correction of the counts adds or removes a handful of others.
+    """
+    labels = strata.labels
+    streams = np.random.SeedSequence((seed, epoch, shard.first)).spawn(3)
+    keep_stream, order_stream, repair_stream = streams
+    sizes = _sizes(labels, len(strata.keep))
+    weights = np.ones(len(sizes))
+    if strata.weights not in ("inverse", "ones"):
+        weights[1:] = strata.weights
+    if any(share < 1 for share in strata.keep):
+        targets = keep_counts(sizes, strata.keep)
+        labels = _keep_exactly(strata, sizes, targets, keep_stream, repair_stream)
+        if strata.weights == "inverse":
+            weights = np.divide(sizes, targets, out=weights, where=targets > 0)
+    elif (weights == 1).all():
+        labels = np.zeros_like(labels)
+    codes, row_bits = _in_random_order(labels, len(sizes), order_stream)
+    return Plan(len(labels), codes, row_bits, weights, strata.thresholds, shard)
+
+
+def _sizes(labels: LabelArray, strata: int) -> npt.NDArray[np.int64]:
+    """How many samples have each label."""
+    if strata > _FEW:
+        blocks = range(0, len(labels), _BLOCK)  # np.bincount widens the labels to eight bytes each
+        counts = (np.bincount(labels[at : at + _BLOCK], minlength=strata + 1) for at in blocks)
+        return sum(counts, np.zeros(strata + 1, np.int64))
+    others = [np.count_nonzero(labels == label) for label in range(1, strata + 1)]
+    return np.array([len(labels) - sum(others), *others])
+
+
+def keep_counts(sizes: npt.NDArray[np.int64], keep: Sequence[float]) -> npt.NDArray[np.int64]:
+    """How many of each stratum are kept: ``round(q n)``, but at least one of any that is not empty.
+
+    Stratum 0 is kept whole. A stratum must not vanish, or its samples would have weight 1/0; only one
+    whose share is 0, which has no such weight, may.
+    """
+    kept = [int(sizes[0])]
+    for size, share in zip(sizes[1:].tolist(), keep, strict=True):
+        kept.append(min(size, max(int(share > 0), round(share * size))))
+    return np.array(kept, np.int64)
+
+
+def _keep_exactly(
+    strata: Strata,
+    sizes: npt.NDArray[np.int64],
+    targets: npt.NDArray[np.int64],
+    keep_stream: np.random.SeedSequence,
+    repair_stream: np.random.SeedSequence,
+) -> LabelArray:
+    """Return the labels with the pruned samples' replaced by DROPPED.
+
+    First every sample is kept or not by itself, which needs no sorting; then each stratum's
+    surplus or deficit, of the order of √n, is corrected by samples chosen uniformly. Because the
+    samples of a stratum are interchangeable in both steps, every subset of k is equally likely.
+    """
+    labels = strata.labels
+    bits = np.random.SFC64(keep_stream)
+    # A random byte decides; the error of its coarseness is corrected below.
+    prune_below = [np.uint8(min(round((1 - share) * 256), 255)) for share in strata.keep]
+    limits = np.array([0, *prune_below], np.uint8)
+    surplus = sizes - targets
+    kept_labels = np.empty_like(labels)
+    for start in range(0, len(labels), _BLOCK):
+        block = labels[start : start + _BLOCK]
+        random = bits.random_raw((len(block) + 7) // 8).view(np.uint8)[: len(block)]
+        if len(prune_below) > _FEW:
+            pruned = random < limits[block]
+            dropped = pruned.view(np.uint8)
+            surplus -= np.bincount(block[pruned], minlength=len(surplus))
+        else:
+            dropped = np.zeros(len(block), np.uint8)
+            for label, limit in enumerate(prune_below, 1):
+                pruned = (block == label) & (random < limit)
+                surplus[label] -= np.count_nonzero(pruned)
+                dropped |= pruned.view(np.uint8)
+        # The negative of 1 is 255, and 255 | label is 255; np.where takes far longer.
+        np.bitwise_or(
+            np.negative(dropped, out=dropped), block, out=kept_labels[start : start + _BLOCK]
+        )
+
+    generator = np.random.Generator(np.random.SFC64(repair_stream))
+    if len(prune_below) > _FEW:
+        surplus -= _corrected_together(labels, kept_labels, sizes, surplus, generator)
+    for label in range(1, len(targets)):
+        excess = int(surplus[label])
+        kept = int(targets[label]) + excess
+        if excess > 0:
+            too_many = partial(_has, label, kept_labels)
+            kept_labels[_choose(too_many, kept, len(labels), excess, generator)] = DROPPED
+        elif excess < 0:
+            too_few = partial(_lost, label, labels, kept_labels)
+            lost = int(sizes[label]) - kept
+            kept_labels[_choose(too_few, lost, len(labels), -excess, generator)] = label
+    return kept_labels
+
+
+def _corrected_together(
+    labels: LabelArray,
+    kept_labels: LabelArray,
+    sizes: npt.NDArray[np.int64],
+    surplus: npt.NDArray[np.int64],
+    generator: np.random.Generator,
+) -> npt.NDArray[np.int64]:
+    """Correct most of the surplus of many strata at once; return how much of each.
+
+    The same darts serve all: those that hit a stratum are a random sample of it.
+    """
+    total = len(labels)
+    needed = 4 * np.abs(surplus) * total / np.maximum(sizes, 1)
+    darts = min(int(needed.max(initial=0)), total >> 5)
+    thrown = generator.integers(total, size=darts)
+    thrown = thrown[np.sort(np.unique(thrown, return_index=True)[1])]  # each place once
+    label, now = labels[thrown], kept_labels[thrown]
+    usable = np.where(surplus[label] > 0, now == label, (now == DROPPED) & (surplus[label] < 0))
+    by_label = np.argsort(label[usable], kind="stable")
+    place, label = thrown[usable][by_label], label[usable][by_label]
+    number = np.arange(len(label)) - np.searchsorted(label, np.arange(len(surplus)))[label]
+    enough = number < np.abs(surplus[label])
+    place, label = place[enough], label[enough]
+    kept_labels[place] = np.where(surplus[label] > 0, np.uint8(DROPPED), label)
+    return np.sign(surplus) * np.bincount(label, minlength=len(surplus))
+
+
+def _has(label: int, labels: LabelArray, places: Places) -> npt.NDArray[np.bool_]:
+    """Whether the samples at these places have that label."""
+    has: npt.NDArray[np.bool_] = labels[places] == label
+    return has
+
+
+def _lost(
+    label: int, labels: LabelArray, kept_labels: LabelArray, places: Places
+) -> npt.NDArray[np.bool_]:
+    """Whether the samples at these places had that label, and were dropped."""
+    return _has(label, labels, places) & _has(DROPPED, kept_labels, places)
+
+
+def _choose(
+    is_candidate: Callable[[Places], npt.NDArray[np.bool_]],
+    available: int,
+    total: int,
+    count: int,
+    generator: np.random.Generator,
+) -> npt.NDArray[np.intp]:
+    """Choose ``count`` of the ``available`` candidates among ``total``, all subsets equally likely."""
+    darts = 2 * count * total // available
+    if count * 8 > available or available * 8 < total:
+        places = np.flatnonzero(is_candidate(slice(None)))
+        return places[generator.choice(available, count, replace=False, shuffle=False)]
+    # Few of many: throw darts and keep the first hits, which is far cheaper than listing them all.
+    chosen = np.empty(0, np.intp)
+    while len(chosen) < count:
+        thrown = generator.integers(total, size=darts)
+        hits = np.concatenate([chosen, thrown[is_candidate(thrown)]])
+        _, first = np.unique(hits, return_index=True)
+        chosen = hits[np.sort(first)]
+    return chosen[:count]
+
+
+def _in_random_order(
+    labels: LabelArray, num_classes: int, stream: np.random.SeedSequence
+) -> tuple[npt.NDArray[Any], int]:
+    """Pack the samples that are not dropped into codes and shuffle them."""
+    count = len(labels)
+    row_bits = max(1, (count - 1).bit_length())
+    code: Any = np.uint32 if row_bits + (num_classes - 1).bit_length() <= 32 else np.uint64
+    cipher = Cipher(code, stream)
+    codes = np.empty(count - np.count_nonzero(labels == DROPPED), code)
+    filled = 0
+    for start in range(0, count, _BLOCK):
+        block = labels[start : start + _BLOCK]
+        packed = block.astype(code)
+        packed <<= code(row_bits)
+        packed |= np.arange(start, start + len(block), dtype=code)
+        kept = np.flatnonzero(block != DROPPED)
+        into = codes[filled : filled + len(kept)]
+        packed.take(kept, out=into, mode="clip")
+        cipher.encrypt(into)
+        filled += len(kept)
+    codes.sort()
+    cipher.decrypt(codes)
+    return codes, row_bits

@@ -1,0 +1,83 @@
+"""A plan is one epoch: which samples, in which order, with which weights."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+
+class Shard(NamedTuple):
+    """Which samples a plan is about: those with the indices first, first + step, first + 2 step, …"""
+
+    first: int
+    step: int
+
+
+ALL = Shard(0, 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One epoch's samples in visiting order, with their weights; the same on every rank.
+
+    (With ``sharded=True``: of one rank's shard.)
+
+    ``codes`` packs a sample's row in the memory and, above it, the number of its weight class: four
+    bytes per position while both fit into 32 bits. ``order`` and ``weights`` unpack all of it.
+    """
+
+    num_samples: int
+    codes: npt.NDArray[Any] = field(repr=False)
+    row_bits: int = field(repr=False)
+    class_weights: npt.NDArray[np.float64]
+    thresholds: tuple[float, ...] = ()
+    shard: Shard = ALL
+    added_noise: float = 0.0  # to the gradient's, by the estimate of infobatch.policies.gradient
+    kept_cost: float | None = None  # the share of the cost that is kept, where costs were given
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every sample is visited (then every weight is exactly 1)."""
+        return len(self) == self.num_samples and bool((self.class_weights == 1).all())
+
+    @property
+    def order(self) -> torch.Tensor:
+        """The samples' indices in visiting order, int64."""
+        return torch.from_numpy(self.indices(self.codes).astype(np.int64, copy=False))
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weight of each position of ``order``, float64."""
+        return torch.from_numpy(self.class_weights[self.classes(self.codes)])
+
+    def rows(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+        """Unpack the memory's rows from some of this plan's codes."""
+        rows: npt.NDArray[Any] = codes & codes.dtype.type((1 << self.row_bits) - 1)
+        return rows.astype(np.intp)
+
+    def indices(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+        """Unpack the sample indices from some of this plan's codes."""
+        rows = self.rows(codes)
+        return rows if self.shard == ALL else self.shard.first + self.shard.step * rows
+
+    def classes(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """Unpack the weight classes from some of this plan's codes."""
+        classes: npt.NDArray[np.uint8] = (codes >> codes.dtype.type(self.row_bits)).astype(np.uint8)
+        return classes
+
+
+def fingerprint(plan: Plan) -> int:
+    """A number that tells plans apart: of another seed, policy or scores, or of another numpy."""
+    ends = np.concatenate([plan.codes[:4096], plan.codes[-4096:]]).astype(np.uint64)
+    # With one seed the same samples have the same order, so in between their set is enough.
+    between = np.bitwise_xor.reduce(plan.codes).astype(np.uint64)
+    known = (ends.tobytes(), between.tobytes(), plan.class_weights.tobytes())
+    return zlib.crc32(b"".join(known), len(plan) & 0xFFFFFFFF)

@@ -1,0 +1,88 @@
+"""What a policy decides: which stratum each sample belongs to, and how much of it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float32]
+LabelArray = npt.NDArray[np.uint8]
+
+MAX_STRATA = 254
+
+
+@dataclass(frozen=True)
+class Strata:
+    """The stratum of each sample, the share of each stratum to keep, and what a kept sample weighs.
+
+    ``labels`` has one uint8 per sample: 0 means "always kept, weight 1", ``g >= 1`` means that a
+    share ``keep[g - 1]`` of the stratum is kept, chosen at random.
+
+    ``weights`` are those of the kept samples of each stratum. ``"inverse"``, the default, is one
+    over the share that was actually kept, so that the expected gradient is that of the full data.
+    ``"ones"`` (no rescaling) and explicit numbers, one per stratum, are biased; only they allow a
+    share of 0, because no weight can make up for a sample that is never kept.
+
+    ``thresholds`` are only reported, in ``plan`` and ``savings``.
+
+    A policy with continuous keep probabilities rounds them to at most 254 strata. That costs no
+    exactness: what is kept of each stratum is counted, and weighted by what was counted.
+    """
+
+    labels: LabelArray
+    keep: tuple[float, ...]
+    weights: Literal["inverse", "ones"] | tuple[float, ...] = "inverse"
+    thresholds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.labels.dtype != np.uint8 or self.labels.ndim != 1:
+            raise TypeError(
+                f"Strata(labels=…) got {self.labels.dtype} of shape {self.labels.shape}, expected a "
+                "one-dimensional uint8 array with one label per sample. Use labels.astype(np.uint8)."
+            )
+        if len(self.keep) > MAX_STRATA or not all(0 <= share <= 1 for share in self.keep):
+            raise ValueError(
+                f"Strata(keep=…) got {self.keep}, expected at most {MAX_STRATA} shares to keep, each "
+                "in (0, 1]."
+            )
+        if isinstance(self.weights, str):
+            known = self.weights in ("inverse", "ones")
+        else:
+            known = len(self.weights) == len(self.keep)
+        if not known:
+            raise ValueError(
+                f"Strata(weights=…) got {self.weights!r}, expected 'inverse', 'ones', or one number "
+                f"for each of the {len(self.keep)} strata."
+            )
+        if self.weights == "inverse" and not all(self.keep):
+            raise ValueError(
+                f"Strata(keep=…) got {self.keep} with weights='inverse', expected shares above 0: a "
+                "sample that is never kept has no weight. Use weights='ones' to leave samples out "
+                "for good, which is biased."
+            )
+        if self.labels.size and int(self.labels.max()) > len(self.keep):
+            raise ValueError(
+                f"Strata(labels=…) has label {int(self.labels.max())}, but keep has only "
+                f"{len(self.keep)} shares. Label 0 is always kept; label g is kept by keep[g - 1]."
+            )
+
+    @classmethod
+    def below(cls, scores: FloatArray, bands: Sequence[tuple[float, float]]) -> Strata:
+        """Prune by bands of scores: ``bands`` are (threshold, prune ratio) with rising thresholds.
+
+        A sample belongs to the first band whose threshold is above its score; one that is below no
+        threshold, or that has no score (NaN), is always kept.
+        """
+        thresholds = [float(np.float32(threshold)) for threshold, _ in bands]
+        # The number of thresholds above a score counts the bands from the top: label 1 is the
+        # highest band. Adding booleans is faster than assigning under masks.
+        labels = np.zeros(len(scores), np.uint8)
+        for threshold in thresholds:
+            labels += (scores < np.float32(threshold)).view(np.uint8)
+        reported = tuple(threshold for threshold in thresholds if np.isfinite(threshold))
+        keep = tuple(1 - ratio for _, ratio in reversed(bands))
+        return cls(labels, keep, thresholds=reported)

@@ -1,0 +1,50 @@
+"""The public names of infobatch, which the package itself offers: ``infobatch.Pruner``."""
+
+from infobatch import coresets, scoring
+from infobatch.batch import Indexed, with_index
+from infobatch.dataset import InfoBatch
+from infobatch.per_sample import PerSample
+from infobatch.plan import Plan, Strata
+from infobatch.policies import (
+    BiasedPolicyWarning,
+    ImportancePrune,
+    MeanPrune,
+    NoisePrune,
+    NoPrune,
+    QuantilePrune,
+    RandomPrune,
+    Samples,
+    SoftPrune,
+)
+from infobatch.pruner import Pruner
+from infobatch.savings import Savings, StreamSavings
+from infobatch.schedule import paced
+from infobatch.scores import score
+from infobatch.stream import Kept, StreamPruner
+
+__all__ = [
+    "BiasedPolicyWarning",
+    "ImportancePrune",
+    "Indexed",
+    "InfoBatch",
+    "Kept",
+    "MeanPrune",
+    "NoPrune",
+    "NoisePrune",
+    "PerSample",
+    "Plan",
+    "Pruner",
+    "QuantilePrune",
+    "RandomPrune",
+    "Samples",
+    "Savings",
+    "SoftPrune",
+    "Strata",
+    "StreamPruner",
+    "StreamSavings",
+    "coresets",
+    "paced",
+    "score",
+    "scoring",
+    "with_index",
+]

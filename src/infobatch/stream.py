@@ -1,0 +1,233 @@
+"""Pruning within the batch, for data that is seen once: score all of it, train on a part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from infobatch.checks import check_count, check_losses
+from infobatch.plan.importance import slope_for_budget, slope_for_noise, systematic
+from infobatch.savings import FORWARD, StreamSavings
+
+_VERSION = 1
+_SMALLEST = 1e-20  # stands for a score of 0, relative to the largest: probabilities stay above 0
+_SHARES = (1e-3, 1 - 1e-3)  # a share that is owed may go beyond what can be kept
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What :meth:`StreamPruner.select` keeps of a batch.
+
+    ``index`` are positions in the batch, in ascending order, and ``weights`` has one over the
+    probability with which each of them was kept. ``batch_size`` is that of the whole batch.
+    """
+
+    index: torch.Tensor
+    weights: torch.Tensor
+    batch_size: int
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def mean(self, losses: torch.Tensor) -> torch.Tensor:
+        """The loss for ``backward()``, from one loss for each kept sample.
+
+        The weighted sum, divided by the size of the whole batch: on average over the draws this is
+        the mean loss of the whole batch, and so is its gradient.
+        """
+        check_losses("Kept.mean()", losses)
+        if losses.shape != self.weights.shape:
+            raise ValueError(
+                f"Kept.mean() got {len(losses)} losses, expected one for each of the {len(self)} kept "
+                "samples. Pass x[kept.index] through the model, and not the whole batch."
+            )
+        return (losses.float() @ self.weights).to(losses.dtype) / self.batch_size
+
+
+class StreamPruner:
+    """Chooses from each batch what to train on, by scores that a forward pass has just given.
+
+    A sample is kept with probability ``p = floor + (1 - floor) * min(1, c * score)`` and has the
+    weight ``1 / p``, so that the expected gradient is that of the whole batch. ``c`` follows the
+    scores of the last ``window`` samples such that a share ``keep`` is kept in the long run: a batch
+    of hard samples keeps more and an easy one less, but each at least one sample.
+
+    Samples whose score is NaN, infinite or negative are kept with weight 1, as samples that nothing
+    is known about, and counted in ``savings.unscored``.
+
+    Args:
+        keep: the share of the samples to train on. Scoring costs a third of a step per sample, so
+            that only shares below two thirds save anything.
+        max_noise: by how much pruning may raise the gradient noise, ``Σ score²/p ÷ Σ score² − 1`` over
+            the window, with the score standing for the size of a sample's gradient. More is kept than
+            ``keep`` says where that is needed. None sets no limit.
+        floor: the least probability of being kept, so that no weight exceeds ``1 / floor``.
+        window: how many of the latest scores ``c`` is computed from.
+        seed: the key of the draws; the global random generators are never touched.
+        rank: whose draws these are; by default the rank in torch.distributed, if it is initialised.
+        forward_cost: what scoring one sample costs, as a share of a training step: less than a third
+            if a smaller model does it.
+
+    >>> pruner = StreamPruner(keep=0.5)
+    >>> kept = pruner.select(torch.tensor([0.1, 2.0, 0.1, 2.0]))
+    >>> kept.index, kept.weights
+    (tensor([1, 3]), tensor([1.1024, 1.1024]))
+    """
+
+    def __init__(
+        self,
+        keep: float = 0.5,
+        *,
+        seed: int = 0,
+        max_noise: float | None = None,
+        floor: float = 0.05,
+        window: int = 2048,
+        rank: int | None = None,
+        forward_cost: float = FORWARD,
+    ) -> None:
+        self.floor = _share("floor", floor, "the least probability of being kept", least=0)
+        self.keep = _share("keep", keep, "the share of the samples to train on", least=0)
+        if keep <= floor:
+            raise ValueError(
+                f"StreamPruner(keep={keep}, floor={floor}): expected a floor below keep, for every "
+                "sample is kept with at least that probability."
+            )
+        if max_noise is not None and not (isinstance(max_noise, int | float) and max_noise > 0):
+            raise ValueError(
+                f"StreamPruner(max_noise=…) got {max_noise!r}, expected a number above 0, such as 0.1 "
+                "for a tenth more gradient noise, or None."
+            )
+        if not (isinstance(forward_cost, int | float) and 0 <= forward_cost < math.inf):
+            raise ValueError(
+                f"StreamPruner(forward_cost=…) got {forward_cost!r}, expected what scoring a sample "
+                "costs as a share of a training step, such as 1/3."
+            )
+        why = "the last scores that the probabilities are computed from"
+        self.window = check_count("StreamPruner(): window", window, why)
+        self.seed = check_count("StreamPruner(): seed", seed, "it is the key of the draws", least=0)
+        if rank is not None:
+            rank = check_count("StreamPruner(): rank", rank, "ranks are counted from 0", least=0)
+        self._rank = rank
+        self.max_noise = max_noise
+        self.forward_cost = float(forward_cost)
+        self._batches = self._scored = self._trained = 0
+        # On the scores' device, where they stay: nothing but ``index`` is waited for.
+        self._recent = torch.empty(0)
+        self._owed = torch.zeros(
+            ()
+        )  # samples that the budget has left to keep, or below 0, has overdrawn
+        self._unscored = torch.zeros((), dtype=torch.int64)
+
+    def select(self, scores: torch.Tensor) -> Kept:
+        """Choose from a batch with these scores: one number per sample, usually its loss.
+
+        Waits for the device once, because only the device knows how many samples are kept.
+        """
+        if not isinstance(scores, torch.Tensor) or scores.dim() != 1 or not len(scores):
+            got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+            raise ValueError(
+                f"StreamPruner.select() got {got}, expected one score per sample: a 1-D tensor. Build "
+                'the criterion with reduction="none" and pass what it returns.'
+            )
+        # float64 makes the sums below exact enough; devices without it get along with float32.
+        exact = torch.float32 if scores.device.type == "mps" else torch.float64
+        scores = scores.detach().to(exact)
+        usable = scores.isfinite() & (scores >= 0)
+        probabilities = self._probabilities(scores.where(usable, torch.nan), usable)
+        rng = np.random.Generator(np.random.SFC64((self.seed, self._own_rank(), self._batches)))
+        order = torch.from_numpy(rng.permutation(len(scores))).to(scores.device)
+        index = systematic(probabilities, order, rng.random()).nonzero().squeeze(1)
+        self._batches += 1
+        self._scored += len(scores)
+        self._trained += len(index)
+        self._unscored = self._unscored.to(scores.device) + (~usable).sum()
+        return Kept(index, 1 / probabilities[index].float(), len(scores))
+
+    def _probabilities(self, scores: torch.Tensor, usable: torch.Tensor) -> torch.Tensor:
+        """How probable each sample is to be kept; scores that are not usable are NaN."""
+        recent = torch.cat([self._recent.to(scores), scores])
+        self._recent = recent[-self.window :]
+        # In units of the largest, where a score of 0 has a tiny part of it: no division by 0.
+        unit = recent.nan_to_num(0.0).max().clamp(min=_SMALLEST)
+        known = (recent / unit).clamp(min=_SMALLEST).nan_to_num(0.0).sort().values
+        scores = (scores / unit).clamp(min=_SMALLEST)
+        # What was kept too much or too little is made up for over the next window.
+        owed = self._owed.to(scores)
+        share = (self.keep + owed / self.window - self.floor) / (1 - self.floor)
+        slope = slope_for_budget(known, share.clamp(*_SHARES) * (known > 0).sum())
+        chances = self._chances(slope * scores, usable)
+        owed = owed + (self.keep - chances).where(usable, 0.0).sum()
+        self._owed = owed.clamp(-self.window, self.window)
+        if self.max_noise is None:
+            return chances
+        # What the limit keeps beyond the budget is not owed.
+        slope = torch.maximum(slope, slope_for_noise(known, self.max_noise))
+        return self._chances(slope * scores, usable)
+
+    def _chances(self, importance: torch.Tensor, usable: torch.Tensor) -> torch.Tensor:
+        chances = self.floor + (1 - self.floor) * importance.clamp(max=1.0)
+        chances = chances.where(usable, 1.0)
+        # They sum to at least 1, so that at least one sample is drawn.
+        return (chances * ((1 + _ROUNDING) / chances.sum()).clamp(min=1.0)).clamp(max=1.0)
+
+    def _own_rank(self) -> int:
+        if self._rank is None:
+            self._rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        return self._rank
+
+    @property
+    def savings(self) -> StreamSavings:
+        """The passes so far, with the forward passes that scoring took."""
+        return StreamSavings(self._scored, self._trained, int(self._unscored), self.forward_cost)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue from here, bit for bit; one per rank."""
+        return {
+            "version": _VERSION,
+            "settings": self._settings(),
+            "batches": self._batches,
+            "scored": self._scored,
+            "trained": self._trained,
+            "unscored": int(self._unscored),
+            "recent": self._recent.cpu(),
+            "owed": self._owed.cpu(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of a pruner with the same settings."""
+        if state.get("version") != _VERSION:
+            raise ValueError(
+                f"StreamPruner.load_state_dict() got a state of version {state.get('version')!r}, "
+                f"expected {_VERSION}: a state_dict() of a StreamPruner."
+            )
+        if state["settings"] != self._settings():
+            raise ValueError(
+                f"StreamPruner.load_state_dict() got the state of a pruner with {state['settings']}, "
+                f"expected {self._settings()}. Build the pruner with the settings of the run that it "
+                "continues."
+            )
+        self._batches = state["batches"]
+        self._scored, self._trained = state["scored"], state["trained"]
+        self._unscored = torch.tensor(state["unscored"])
+        self._recent, self._owed = state["recent"].clone(), state["owed"].clone()
+
+    def _settings(self) -> dict[str, Any]:
+        names = ("keep", "seed", "max_noise", "floor", "window")
+        return {name: getattr(self, name) for name in names} | {"rank": self._own_rank()}
+
+
+def _share(name: str, value: Any, what: str, *, least: float) -> float:
+    """Return a share below 1, or refuse it."""
+    number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    if not number or not least <= value < 1:
+        raise ValueError(
+            f"StreamPruner({name}=…) got {value!r}, expected {what}, a number from {least} to below 1."
+        )
+    return float(value)
