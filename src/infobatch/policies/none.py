@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from infobatch.plan import FloatArray, Strata
-from infobatch.policies.reduce import Reduce, alone
+from infobatch.plan import Strata
+from infobatch.policies.base import Samples
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,9 @@ class NoPrune:
     NoPrune()
     """
 
-    def strata(self, scores: FloatArray, reduce: Reduce = alone) -> Strata:
+    budget: ClassVar[Literal["none"]] = "none"
+    shardable: ClassVar[bool] = True
+
+    def strata(self, samples: Samples) -> Strata:
         """Label 0 throughout."""
-        return Strata(np.zeros(len(scores), np.uint8), ())
+        return Strata(np.zeros(len(samples), np.uint8), ())

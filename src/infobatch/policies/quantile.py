@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from infobatch.plan import FloatArray, Strata
-from infobatch.policies.ratio import check_ratio
-from infobatch.policies.reduce import Reduce, alone
+from infobatch.policies.base import Samples, Sum, alone
+from infobatch.policies.checks import check_ratio, check_smoothing
 
 
 @dataclass(frozen=True)
@@ -18,14 +19,16 @@ class QuantilePrune:
     The default prunes 75% of the lowest fifth and 50% from there up to the 85th percentile, and
     keeps the rest: 47.5% of an epoch whatever the losses look like, unless many are equal (a sample
     is in a band when its score is *below* the band's upper edge). With delta = 0.875 that is 41.6%
-    of a long run less the first epoch; the paper reports 41.3%. Compared with the mean rule it
+    of a long run minus the first epoch; the paper reports 41.3%. Compared with the mean rule it
     saves more and more steadily, and prunes samples that the mean rule would keep.
 
     >>> QuantilePrune(bands=((0.5, 0.5),))   # half of the easier half
-    QuantilePrune(bands=((0.5, 0.5),))
+    QuantilePrune(bands=((0.5, 0.5),), smoothing=0.0)
     """
 
     bands: tuple[tuple[float, float], ...] = ((0.20, 0.75), (0.85, 0.50))
+    smoothing: float = 0.0
+    shardable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         quantiles = [quantile for quantile, _ in self.bands]
@@ -37,24 +40,29 @@ class QuantilePrune:
             )
         for _, ratio in self.bands:
             check_ratio("QuantilePrune(bands=…)", ratio)
+        check_smoothing("QuantilePrune(smoothing=…)", self.smoothing)
 
-    def strata(self, scores: FloatArray, reduce: Reduce = alone) -> Strata:
+    def strata(self, samples: Samples) -> Strata:
         """Label the bands by the exact quantiles of the seen samples' scores."""
-        # Where all are seen a copy will do: picking takes longer than finding the quantiles.
+        scores = samples.scores
+        # Where all are seen a copy is enough: selecting takes longer than finding the quantiles.
         seen = scores[~np.isnan(scores)] if np.isnan(scores.min(initial=np.inf)) else scores.copy()
-        count = int(reduce(np.array([len(seen)], np.float64))[0])
-        # The edge at quantile q is the score that exactly round(q n) scores come before.
+        count = int(samples.sum(np.array([len(seen)], np.float64))[0])
+        # The edge at quantile q is the score with exactly round(q n) scores before it.
         ranks = [round(quantile * count) for quantile, _ in self.bands]
         inside = [rank for rank in ranks if rank < count]
-        find = _partitioned if reduce is alone else _bisected
-        edges = [*find(seen, inside, reduce), *[np.inf] * (len(ranks) - len(inside))]
+        if samples.sum is alone:
+            quantiles = _partitioned(seen, inside)
+        else:
+            quantiles = _bisected(seen, inside, samples.sum)
+        edges = [*quantiles, *[np.inf] * (len(ranks) - len(inside))]
         ratios = [ratio for _, ratio in self.bands]
         return Strata.below(scores, list(zip(edges, ratios, strict=True)))
 
 
-def _partitioned(scores: FloatArray, ranks: list[int], reduce: Reduce) -> list[float]:
-    """The scores of some ranks in the sorted order, from all scores at hand."""
-    # One by one, from above: numpy takes much longer over several at once.
+def _partitioned(scores: FloatArray, ranks: list[int]) -> list[float]:
+    """The scores of some ranks in the sorted order, where all scores are here."""
+    # One by one, from above: numpy takes much longer for several at once.
     below = scores
     for rank in sorted(set(ranks), reverse=True):
         below.partition(rank)
@@ -62,7 +70,7 @@ def _partitioned(scores: FloatArray, ranks: list[int], reduce: Reduce) -> list[f
     return [float(scores[rank]) for rank in ranks]
 
 
-def _bisected(scores: FloatArray, ranks: list[int], reduce: Reduce) -> list[float]:
+def _bisected(scores: FloatArray, ranks: list[int], total: Sum) -> list[float]:
     """The same where each process has some of the scores: only counts are exchanged.
 
     Bisection over the float32 numbers themselves, in their order as integers: 32 rounds are exact.
@@ -72,7 +80,7 @@ def _bisected(scores: FloatArray, ranks: list[int], reduce: Reduce) -> list[floa
     while (low < high).any():
         middle = (low + high) // 2
         counts = [np.count_nonzero(scores <= _number(value)) for value in middle.tolist()]
-        enough = reduce(np.array(counts, np.float64)) > np.array(ranks)
+        enough = total(np.array(counts, np.float64)) > np.array(ranks)
         high = np.where(enough, middle, high)
         low = np.where(enough, low, np.minimum(middle + 1, high))
     return [float(_number(value)) for value in high.tolist()]

@@ -1,0 +1,103 @@
+"""A budget: the share of a run's cost that is to be saved, met by adapting every epoch.
+
+The share of an epoch to leave out is what is still to be saved, divided among the epochs that still
+prune, so that every deviation is made up for in the epochs that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.plan import Strata
+from infobatch.policies.base import Samples
+from infobatch.savings import EpochPasses
+
+MOST = 0.9  # of a stratum is left out at most where weights make up for it: those kept weigh 10
+
+
+def target_share(save: float, history: Sequence[EpochPasses], epochs: int, left: int) -> float:
+    """The share of the coming epoch's cost to leave out.
+
+    ``save`` is the share of the cost of all ``epochs`` epochs, ``left`` the number of epochs from
+    the coming one on that can leave something out.
+    """
+    saved = sum(passes.saved_cost for passes in history)
+    return min(max((save * epochs - saved) / max(left, 1), 0.0), MOST)
+
+
+def check_save(save: object, prunable: int, epochs: int, *, cold: bool) -> float:
+    """Return the share to save, or refuse one that cannot be reached."""
+    if not isinstance(save, int | float | np.floating) or not 0 <= save < 1:
+        raise ValueError(
+            f"save got {save!r}, expected a share of the run's cost in [0, 1): 0.4 trains on 40% "
+            "less."
+        )
+    possible = MOST * prunable / epochs
+    if save > possible:
+        first = (
+            " the first epoch is whole because nothing is known yet (initial_scores= would prune "
+            "it too), and" * cold
+        )
+        raise ValueError(
+            f"save={save} is not possible in {epochs} epochs: at most {possible:.2f} is, because"
+            f"{first} of {epochs} epochs only {prunable} can leave samples out, at most "
+            f"{MOST:.0%} each. Save less, train for more epochs, or raise delta."
+        )
+    return float(save)
+
+
+def scale_to(strata: Strata, samples: Samples, target: float) -> Strata:
+    """Scale the shares that the strata leave out, by one factor, so that ``target`` is left out.
+
+    No stratum loses more than a share ``MOST`` (all, where no weights make up for it). If that is
+    not enough, the rest is taken at random from the samples that the rule would keep.
+    """
+    most = MOST if strata.weights == "inverse" else 1.0
+    masses = _masses(strata, samples)
+    kept_by_rule = (strata.labels == 0) & ~np.isnan(samples.scores)
+    spare = float(samples.sum(np.array([_mass(samples, kept_by_rule)]))[0])
+    ratios = 1 - np.array(strata.keep, np.float64)
+    pruned = ratios > 0
+    wanted = target * float(masses.sum())
+    missing = wanted - most * float(masses[1:] @ pruned)
+    if missing <= 0:
+        return replace(strata, keep=_keep(_scaled(ratios, masses[1:], wanted, most)))
+    spare += float(masses[1:] @ ~pruned)  # strata that only say what their samples weigh
+    extra = min(most, missing / spare) if spare > 0 else 0.0
+    labels = strata.labels.copy()
+    labels[kept_by_rule] = len(ratios) + 1
+    weights = strata.weights if isinstance(strata.weights, str) else (*strata.weights, 1.0)
+    keep = _keep(np.array([*np.where(pruned, most, extra), extra]))
+    return replace(strata, labels=labels, keep=keep, weights=weights)
+
+
+def _scaled(
+    ratios: npt.NDArray[np.float64], masses: npt.NDArray[np.float64], wanted: float, most: float
+) -> npt.NDArray[np.float64]:
+    """The ratios times one factor, each at most ``most``, that leave out a mass ``wanted``."""
+    low, high = 0.0, most / min((ratio for ratio in ratios if ratio > 0), default=1.0)
+    for _ in range(60):
+        factor = (low + high) / 2
+        enough = float(np.minimum(most, factor * ratios) @ masses) >= wanted
+        low, high = (low, factor) if enough else (factor, high)
+    return np.minimum(most, high * ratios)
+
+
+def _keep(ratios: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple((1 - ratios).tolist())
+
+
+def _masses(strata: Strata, samples: Samples) -> npt.NDArray[np.float64]:
+    """The cost of each stratum, over all ranks; without costs, its number of samples."""
+    sums = [_mass(samples, strata.labels == label) for label in range(len(strata.keep) + 1)]
+    return samples.sum(np.array(sums, np.float64))
+
+
+def _mass(samples: Samples, which: npt.NDArray[np.bool_]) -> float:
+    if samples.cost is None:
+        return float(np.count_nonzero(which))
+    return float(np.sum(samples.cost, dtype=np.float64, where=which))

@@ -1,0 +1,113 @@
+"""The samples about which the model is in two minds: Dyn-Unc."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.checks import check_count
+from infobatch.memory.tracks import Columns, Track, moved_on
+from infobatch.plan import FloatArray, Strata
+from infobatch.policies.base import Samples
+from infobatch.policies.checks import check_ratio
+from infobatch.policies.ranking import lowest
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """``uncertainty``: the mean, over all windows of ``length`` visits, of the spread of p(label).
+
+    NaN before the first window is full. The spread is the standard deviation with length − 1 below the
+    fraction line. p(label) is exp(−loss), or with a ``channel`` what is reported under that name. Takes
+    4 × ``length`` + 6 bytes per sample.
+    """
+
+    length: int
+    channel: str | None = None
+
+    def begin(self, scores: FloatArray) -> Columns:
+        """Nothing seen."""
+        count = len(scores)
+        return {
+            "probabilities": np.full((count, self.length), np.nan, np.float32),
+            "windows": np.zeros(count, np.uint16),
+            "uncertainty": np.full(count, np.nan, np.float32),
+        }
+
+    def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
+        """One more probability, and where the window is full, one more spread."""
+        is_loss = self.channel is None
+        newest = np.exp(-np.maximum(scores, 0)) if is_loss else scores
+        probabilities = moved_on(old["probabilities"], newest)
+        full = ~np.isnan(probabilities[:, 0])
+        windows, mean = old["windows"], old["uncertainty"]
+        if full.any():
+            count = np.minimum(windows, np.iinfo(np.uint16).max - 1) + full.view(np.uint8)
+            before = np.where(windows > 0, mean, np.float32(0))
+            spread = _spread(probabilities)  # NaN where the window is not full
+            mean = before + (spread - before) / np.maximum(count, 1).astype(np.float32)
+            windows = count
+        return {"probabilities": probabilities, "windows": windows, "uncertainty": mean}
+
+
+def _spread(windows: npt.NDArray[Any]) -> FloatArray:
+    """The standard deviation of each row; products, because numpy's own takes long on short rows."""
+    length = windows.shape[1]
+    deviations = windows - (windows @ np.full(length, 1 / length, np.float32))[:, None]
+    np.square(deviations, out=deviations)
+    spread: FloatArray = np.sqrt(deviations @ np.full(length, 1 / (length - 1), np.float32))
+    return spread
+
+
+@dataclass(frozen=True)
+class DynUncPrune:
+    """Keep the samples whose probability of the label varies most over the epochs.
+
+    He et al., "Large-scale Dataset Pruning with Dynamic Uncertainty" (Dyn-Unc, 2023): in each window of
+    J = 10 consecutive visits the standard deviation of p(label), averaged over the windows; the
+    share 1 − ``ratio`` with the highest uncertainty is kept, 75% in the paper.
+
+    * Biased: kept samples weigh 1.
+    * Remembers the last J probabilities and the mean: 50 bytes per sample with the last loss. One
+      selection per epoch, no sort.
+    * Our reading: the paper selects once, after a whole training, and trains again on what it has
+      selected. Here the samples are ranked again in every epoch after the first J; the uncertainty of
+      those left out stays what it was, and they return when others fall below it.
+    * Where the loss is a cross-entropy, exp(−loss) is p(label). For other losses ``extras=True`` takes
+      it from ``update(losses, extras={"probability": …})``.
+
+    >>> DynUncPrune(0.25)
+    DynUncPrune(ratio=0.25, window=10, extras=False)
+    """
+
+    ratio: float = 0.25
+    window: int = 10
+    extras: bool = False
+    biased: ClassVar[bool] = True
+    budget: ClassVar[Literal["own"]] = "own"
+    default_delta: ClassVar[float] = 1.0
+    shardable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_ratio("DynUncPrune(ratio=…)", self.ratio)
+        check_count("DynUncPrune(window=…)", self.window, "a spread takes two visits", least=2)
+
+    @property
+    def tracks(self) -> tuple[Track, ...]:
+        """The uncertainty of each sample."""
+        return (Uncertainty(self.window, "probability" if self.extras else None),)
+
+    @property
+    def first_epoch(self) -> int:
+        """Before it no window is full."""
+        return self.window
+
+    def strata(self, samples: Samples) -> Strata:
+        """Label 1 for those that are left out; 2 for those that tie with the last kept."""
+        share = self.ratio if samples.target is None else samples.target
+        values = samples["uncertainty"]
+        cut = lowest(values, share, cost=samples.cost, total=samples.sum)
+        return Strata(cut.labels(values), cut.keep(), weights="ones", thresholds=cut.thresholds)

@@ -1,0 +1,95 @@
+"""How large a sample's gradient is, judged by its score, and how much noise pruning adds to it.
+
+Keep sample i with probability p and weight w, and its contribution to an epoch's gradient deviates from g
+by g² (p w² − 2 p w + 1) in mean square; with w = 1/p that is g² (1/p − 1), which is noise, and with
+w = 1 it is g² (1 − p), which is mostly bias. Relative to Σ g², the noise that one epoch of SGD has
+anyway, this is what pruning costs:
+
+    added noise = Σ g² (p w² − 2 p w + 1) / Σ g²
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.plan import FloatArray, Strata
+from infobatch.policies.base import Samples
+
+Gradient = Literal["cross_entropy", "score", "root"]
+Sums = npt.NDArray[np.float64]
+
+_ENOUGH = 1 << 20  # samples for an estimate of the noise to three digits
+
+
+def gradient_size(scores: FloatArray, gradient: Gradient) -> FloatArray:
+    """What stands in for the size of a gradient; NaN where a score is, never negative.
+
+    ``"cross_entropy"``: the score is a cross-entropy, and 1 − exp(−score) = 1 − p(label) bounds the
+    gradient's size with respect to the logits. ``"root"``: the score is a squared error, whose
+    gradient grows with its root. ``"score"``: the score itself.
+    """
+    known = np.maximum(scores, np.float32(0))  # a loss below 0 has no such reading
+    if gradient == "cross_entropy":
+        return np.negative(np.expm1(np.negative(known, out=known), out=known), out=known)
+    return np.sqrt(known, out=known) if gradient == "root" else known
+
+
+def check_gradient(argument: str, gradient: object) -> None:
+    """Refuse anything but the known stand-ins."""
+    if gradient not in get_args(Gradient):
+        raise ValueError(
+            f"{argument} got {gradient!r}, expected 'cross_entropy' (the score is a cross-entropy), "
+            "'root' (a squared error) or 'score' (the score itself measures the gradient)."
+        )
+
+
+def squares_by_stratum(strata: Strata, samples: Samples, gradient: Gradient) -> Sums:
+    """Σ g² of each stratum, estimated from at most a million samples of each rank."""
+    step = (len(samples) // _ENOUGH) | 1  # odd: data often alternates in even periods
+    sizes = gradient_size(samples.scores[::step], gradient)
+    squares = np.square(sizes, dtype=np.float64)
+    squares[np.isnan(squares)] = 0
+    labels = strata.labels[::step]
+    sums: Sums = np.bincount(labels, weights=squares, minlength=len(strata.keep) + 1)  # type: ignore[assignment]
+    return samples.sum(step * sums)
+
+
+def added_noise(strata: Strata, squares: Sums) -> float:
+    """The noise that pruning by these strata adds, relative to that of full-data training."""
+    total = float(squares.sum())
+    if not strata.keep or not total > 0:
+        return 0.0
+    keep = np.array(strata.keep)
+    if strata.weights == "inverse":
+        deviation = 1 / keep - 1
+    else:
+        weights = np.ones(len(keep)) if strata.weights == "ones" else np.array(strata.weights)
+        deviation = keep * weights * weights - 2 * keep * weights + 1
+    return float(deviation @ squares[1:]) / total
+
+
+def limit_noise(strata: Strata, squares: Sums, bound: float) -> Strata:
+    """Prune less, by one factor in every stratum, until at most ``bound`` is added.
+
+    Weights that the policy has set come closer to 1 by the same factor.
+    """
+    if added_noise(strata, squares) <= bound:
+        return strata
+
+    def pruned_by(factor: float) -> Strata:
+        weights = strata.weights
+        if not isinstance(weights, str):
+            weights = tuple(1 + factor * (weight - 1) for weight in weights)
+        keep = tuple(1 - factor * (1 - share) for share in strata.keep)
+        return replace(strata, keep=keep, weights=weights)
+
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        fits = added_noise(pruned_by(middle), squares) <= bound
+        low, high = (middle, high) if fits else (low, middle)
+    return pruned_by(low)

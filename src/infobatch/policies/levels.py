@@ -1,0 +1,51 @@
+"""Many probabilities of being kept to the few strata of a plan."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.plan import Strata
+from infobatch.plan.strata import MAX_STRATA
+
+Array = npt.NDArray[np.float64]
+
+_LEAST = 32  # samples of a stratum: of fewer, a whole number can be far from the wanted share
+_BLOCK = 1 << 17  # samples at a time: indices take eight bytes each
+
+
+def strata_of_cells(
+    cells: npt.NDArray[Any],
+    keep: Array,
+    counts: Array,
+    weights: Literal["inverse", "ones"] = "inverse",
+) -> Strata:
+    """Strata of samples in ``cells``, each with ``counts`` samples and a share ``keep`` to keep.
+
+    Cells with similar shares become one stratum, which keeps their mean share. ``counts`` are those of
+    all ranks, so that the strata are the same on each.
+    """
+    label = np.zeros(len(keep), np.uint8)
+    pruned = np.flatnonzero((keep < 1) & (counts > 0))
+    if not len(pruned):
+        return Strata(look_up(label, cells), (), weights)
+    pruned = pruned[np.argsort(keep[pruned], kind="stable")]
+    sizes = counts[pruned]
+    size = max(_LEAST, -(-float(sizes.sum()) // (MAX_STRATA - 1)))
+    before = np.concatenate([[0.0], np.cumsum(sizes)[:-1]])
+    label[pruned] = (1 + before // size).astype(np.uint8)
+    kept = np.bincount(label[pruned], weights=sizes * keep[pruned])[1:]
+    members = np.bincount(label[pruned], weights=sizes)[1:]
+    shares = np.divide(kept, members, out=np.ones_like(kept), where=members > 0)
+    return Strata(look_up(label, cells), tuple(shares.tolist()), weights)
+
+
+def look_up(table: npt.NDArray[np.uint8], cells: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """``table[cells]``, a block at a time."""
+    found = np.empty(len(cells), np.uint8)
+    for start in range(0, len(cells), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        np.take(table, cells[block], out=found[block], mode="clip")
+    return found

@@ -1,0 +1,53 @@
+"""The hardest of a random subset: OrderDP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from infobatch.plan import Strata
+from infobatch.policies.base import Samples
+from infobatch.policies.checks import check_number
+from infobatch.policies.ranking import lowest
+
+
+@dataclass(frozen=True)
+class OrderDpPrune:
+    """Draw a share of the samples at random and keep those of them with the highest losses.
+
+    Jin et al., "OrderDP: A Theoretically Guaranteed Lossless Dynamic Data Pruning Framework" (ICLR
+    2026): draw a share ``drawn`` uniformly, keep the share ``kept`` of it with the highest losses. No
+    annealing. The defaults are those of the published code; the paper has 0.5 and 0.6.
+
+    * Biased: kept samples weigh 1. What the paper proves to be unbiased is the gradient of another
+      loss, in which samples count by their rank.
+    * Remembers the last loss: 4 bytes per sample. One random number per sample and two selections.
+    * Our reading: with a budget (``save=``) ``kept`` stays, and as many are drawn as fit.
+
+    >>> OrderDpPrune(drawn=0.5, kept=0.6)   # the paper's
+    OrderDpPrune(drawn=0.5, kept=0.6)
+    """
+
+    drawn: float = 0.75
+    kept: float = 0.85
+    biased: ClassVar[bool] = True
+    budget: ClassVar[Literal["own"]] = "own"
+    default_delta: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        why = "the share of the samples that is drawn at random"
+        check_number("OrderDpPrune(drawn=…)", self.drawn, why, above=0, most=1)
+        why = "the share of the drawn samples that is kept, those with the highest losses"
+        check_number("OrderDpPrune(kept=…)", self.kept, why, above=0, most=1)
+
+    def strata(self, samples: Samples) -> Strata:
+        """Label 1 for those not drawn and for the easy ones of the others, 2 for ties."""
+        share = 1 - self.drawn * self.kept if samples.target is None else samples.target
+        drawn = min(1.0, (1 - share) / self.kept)
+        chances = samples.rng().random(len(samples), dtype=np.float32)
+        left_out = chances < np.float32(lowest(chances, 1 - drawn).value)
+        losses = np.where(left_out, np.float32(-np.inf), samples.scores)  # below every loss
+        cut = lowest(losses, share, cost=samples.cost)
+        return Strata(cut.labels(losses), cut.keep(), weights="ones", thresholds=cut.thresholds)

@@ -1,0 +1,145 @@
+"""From the memory to an epoch's plan: the policy decides, within the limits that the user has set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.distributed.ranks import Ranks
+from infobatch.memory.memory import Memory
+from infobatch.memory.tracks import Track, channel_of
+from infobatch.plan import FloatArray, Plan, Strata, draw_plan, whole_plan
+from infobatch.policies.base import Policy, Samples, alone, tracks_of
+from infobatch.policies.budget import check_save, scale_to, target_share
+from infobatch.policies.gradient import Gradient, added_noise, limit_noise, squares_by_stratum
+from infobatch.policies.limits import NO_LIMITS, Limits
+from infobatch.policies.protection import protect_classes
+from infobatch.savings import EpochPasses
+
+
+@dataclass(frozen=True)
+class Planner:
+    """What decides about the epochs of a run: the policy, when it prunes, and what is remembered."""
+
+    num_samples: int
+    num_epochs: int
+    policy: Policy
+    delta: float
+    tracks: tuple[Track, ...] = ()
+    initial_scores: FloatArray | None = None
+    limits: Limits = NO_LIMITS
+
+    def __post_init__(self) -> None:
+        if self.limits.save is not None:
+            cold = self.initial_scores is None
+            check_save(self.limits.save, self.prunable(0), self.num_epochs, cold=cold)
+
+    def new_memory(self, ranks: Ranks) -> Memory:
+        """What is known before the first epoch."""
+        if self.initial_scores is None:
+            scores = np.full(ranks.owned(self.num_samples), np.nan, np.float32)
+        else:
+            scores = self.initial_scores[ranks.shard.first :: ranks.shard.step].copy()
+        return Memory(scores, self._all_tracks)
+
+    @property
+    def _all_tracks(self) -> tuple[Track, ...]:
+        return (*tracks_of(self.policy), *self.tracks)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """What must be reported of each sample beside its score, in ``update(extras=…)``."""
+        channels = (channel_of(track) for track in self._all_tracks)
+        return tuple(dict.fromkeys(channel for channel in channels if channel is not None))
+
+    def prunes(self, epoch: int) -> bool:
+        """Whether that epoch may leave samples out: after the warm-up, before ``delta * num_epochs``."""
+        # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
+        first = max(self.limits.warmup, getattr(self.policy, "first_epoch", 0))
+        return first <= epoch < round(self.delta * self.num_epochs, 9)
+
+    def prunable(self, start: int) -> int:
+        """How many epochs from ``start`` on leave samples out; without scores the first cannot."""
+        cold = self.initial_scores is None
+        return sum(self.prunes(epoch) for epoch in range(max(start, int(cold)), self.num_epochs))
+
+    def draw(
+        self, memory: Memory, ranks: Ranks, history: Sequence[EpochPasses], *, epoch: int, seed: int
+    ) -> Plan:
+        """The plan of an epoch, after those in ``history``."""
+        # A mask of them costs a pass and a byte per sample, and usually there are none.
+        scores = memory.scores
+        unseen = np.isnan(scores) if np.isnan(scores.min(initial=np.inf)) else None
+        # The other ranks' sums would wait for a shard that has no scores.
+        nothing_seen = unseen is not None and not ranks.sharded and bool(unseen.all())
+        if not self.prunes(epoch) or nothing_seen:
+            return whole_plan(len(scores), seed=seed, epoch=epoch, shard=ranks.shard)
+        samples = self._samples(memory, ranks, history, epoch, seed)
+        strata = self.policy.strata(samples)
+        if len(strata.labels) != len(scores):
+            raise ValueError(
+                f"{self.policy!r}.strata() returned {len(strata.labels)} labels, expected one for "
+                f"each of the {len(scores)} samples."
+            )
+        if unseen is not None:
+            strata = replace(strata, labels=strata.labels * ~unseen)
+            del unseen  # a byte per sample, which the draw can use
+        strata, noise = self._limited(strata, samples)
+        plan = draw_plan(strata, seed=seed, epoch=epoch, shard=ranks.shard)
+        return replace(plan, added_noise=noise, kept_cost=_kept_cost(plan, samples))
+
+    def _samples(
+        self, memory: Memory, ranks: Ranks, history: Sequence[EpochPasses], epoch: int, seed: int
+    ) -> Samples:
+        columns = {name: column.view() for name, column in memory.columns.items()}
+        for column in columns.values():
+            column.flags.writeable = False
+        limits, target = self.limits, None
+        if limits.save is not None:
+            left = self.prunable(epoch)
+            target = target_share(limits.save, history, self.num_epochs, left)
+        return Samples(
+            scores=columns["ema" if getattr(self.policy, "smoothing", 0.0) else "score"],
+            epoch=epoch,
+            num_epochs=self.num_epochs,
+            target=target,
+            columns=MappingProxyType(columns),
+            cost=_of_shard(limits.cost, ranks),
+            labels=_of_shard(limits.labels, ranks),
+            sum=ranks.communicator.sum if ranks.sharded else alone,
+            seed=seed,
+        )
+
+    def _limited(self, strata: Strata, samples: Samples) -> tuple[Strata, float]:
+        """The strata within the user's limits, and the noise that they add."""
+        limits = self.limits
+        if samples.target is not None and getattr(self.policy, "budget", "scale") == "scale":
+            strata = scale_to(strata, samples, samples.target)
+        if limits.protect_classes is not None:
+            strata = protect_classes(strata, samples, limits.protect_classes)
+        gradient: Gradient = getattr(self.policy, "gradient", "cross_entropy")
+        squares = squares_by_stratum(strata, samples, gradient)
+        if limits.max_noise is not None:
+            strata = limit_noise(strata, squares, limits.max_noise)
+        return strata, added_noise(strata, squares)
+
+    def __str__(self) -> str:
+        return f"policy={self.policy!r}, delta={self.delta}, num_epochs={self.num_epochs}"
+
+
+def _of_shard(values: npt.NDArray[Any] | None, ranks: Ranks) -> npt.NDArray[Any] | None:
+    return None if values is None else values[ranks.shard.first :: ranks.shard.step]
+
+
+def _kept_cost(plan: Plan, samples: Samples) -> float | None:
+    """The share of the cost that a plan keeps, over all ranks."""
+    if samples.cost is None:
+        return None
+    kept = np.sum(samples.cost[plan.rows(plan.codes)], dtype=np.float64)
+    kept, full = samples.sum(np.array([kept, np.sum(samples.cost, dtype=np.float64)]))
+    return float(kept / full)

@@ -1,0 +1,51 @@
+"""Classes of which at least a share is kept in every epoch, whatever the rule says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.plan import Strata
+from infobatch.policies.base import Samples
+from infobatch.policies.classes import numbered
+
+_SPREADS = 4.0  # standard deviations of a draw by which the bound is kept
+
+
+def protect_classes(strata: Strata, samples: Samples, least: float) -> Strata:
+    """Keep at least a share ``least`` of each class.
+
+    Some samples of a class that would fall below it, chosen at random, are kept for sure, with weight
+    1. Because the choice does not depend on anything about the sample, the others need no other
+    weights and the expected gradient stays the same.
+    """
+    assert samples.labels is not None
+    classes, number = numbered(samples.labels)
+    counts = _to_keep(np.array([1.0, *strata.keep])[strata.labels], classes, number, least)
+    if not counts.any():
+        return strata
+    members = np.flatnonzero(counts[classes] > 0)
+    chances = samples.rng().random(len(members), dtype=np.float32)
+    members = members[np.lexsort((chances, classes[members]))]
+    of = classes[members]
+    first = np.searchsorted(of, np.arange(number))
+    labels = strata.labels.copy()
+    labels[members[np.arange(len(of)) - first[of] < counts[of]]] = 0
+    return replace(strata, labels=labels)
+
+
+def _to_keep(
+    kept: npt.NDArray[np.float64], classes: npt.NDArray[np.integer], number: int, least: float
+) -> npt.NDArray[np.int64]:
+    """How many of each class to keep for sure, given the samples' probabilities of being kept."""
+    sizes = np.maximum(np.bincount(classes, minlength=number), 1)
+    expected = np.bincount(classes, weights=kept, minlength=number) / sizes
+    drawn = np.bincount(classes, weights=kept * (1 - kept), minlength=number)
+    enough = expected - _SPREADS * np.sqrt(drawn) / sizes >= least
+    # Those kept for sure may be ones that were kept anyway: this adds to the spread of the draw.
+    spread = np.sqrt(np.maximum(expected * (1 - expected), 0) / sizes)
+    missing = np.where(enough | (expected >= 1), 0.0, least + _SPREADS * spread - expected)
+    wanted = np.ceil(sizes * missing / np.maximum(1 - expected, 1e-12))
+    return np.clip(wanted, 0, sizes).astype(np.int64)

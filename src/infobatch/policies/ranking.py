@@ -1,0 +1,122 @@
+"""Which samples come first in the order of a value, found without sorting them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.plan import FloatArray, LabelArray
+from infobatch.policies.base import Sum, alone
+
+_BLOCK = 1 << 17  # samples at a time: the temporaries stay in the processor's cache
+_HALF = 1 << 16  # numbers of 16 bits, of which a float32 has two
+_FRACTION = 6  # digits of a sample: 0.3 of 10 samples are 3, not 2.9999999999999996
+
+Ordered = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where samples in rising order of a value are cut in two.
+
+    Those below ``value`` are the lower part, and of those equal to it a share ``tied``, whichever.
+    """
+
+    value: float
+    tied: float
+
+    def labels(self, values: FloatArray) -> LabelArray:
+        """1 for the values below, 2 for those at the cut, 0 for those above and for NaN."""
+        at = np.float32(self.value)
+        labels: LabelArray = (values == at).view(np.uint8)
+        labels += labels
+        labels += (values < at).view(np.uint8)
+        return labels
+
+    def keep(self, below: float = 0.0) -> tuple[float, float]:
+        """The shares to keep of labels 1 and 2, if a share ``below`` of the lower part is kept."""
+        return below, 1 - self.tied * (1 - below)
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The value as strata report it."""
+        return (self.value,) if np.isfinite(self.value) else ()
+
+
+def lowest(
+    values: FloatArray, share: float, *, cost: FloatArray | None = None, total: Sum = alone
+) -> Cut:
+    """Cut off the lowest values, as many as are a ``share`` of all samples, or of their cost.
+
+    ``total`` adds up over ranks. NaN belongs to neither part but counts as part of all; where too few
+    others are left, all of them are below.
+    """
+    if cost is None and total is alone:
+        return _selected(values, share)
+    return _counted(values, share, cost, total)
+
+
+def _selected(values: FloatArray, share: float) -> Cut:
+    """The cut by numpy's selection, where every value is here and counts as much."""
+    wanted = round(share * len(values), _FRACTION)
+    place = int(wanted)
+    if place >= len(values):
+        return Cut(np.inf, 0.0)
+    value = np.partition(values, place)[place]  # NaN comes last
+    if np.isnan(value):
+        return Cut(np.inf, 0.0)
+    below, tied = np.count_nonzero(values < value), np.count_nonzero(values == value)
+    return Cut(float(value), (wanted - below) / tied)
+
+
+def _counted(values: FloatArray, share: float, cost: FloatArray | None, total: Sum) -> Cut:
+    """The same cut from sums: of the upper 16 bits of each number, then of the lower ones."""
+    all_of_it = len(values) if cost is None else float(np.sum(cost, dtype=np.float64))
+    upper = np.zeros(_HALF + 1)
+    for ordered, costs in _blocks(values, cost):
+        upper[:-1] += np.bincount((ordered >> 16) + (_HALF >> 1), costs, minlength=_HALF)
+    upper[-1] = all_of_it
+    upper = total(upper)
+    wanted = round(share * float(upper[-1]), _FRACTION)
+    high, before = _reached(upper[:-1], wanted)
+    if high == _HALF:
+        return Cut(np.inf, 0.0)
+    lower = np.zeros(_HALF)
+    for ordered, costs in _blocks(values, cost):
+        here = np.flatnonzero((ordered >> 16) + (_HALF >> 1) == high)
+        masses = None if costs is None else costs[here]
+        lower += np.bincount(ordered[here] & (_HALF - 1), masses, minlength=_HALF)
+    lower = total(lower)
+    low, below = _reached(lower, wanted - before)
+    low = min(low, _HALF - 1)  # sums in another order may differ in their last digit
+    tied = (wanted - before - below) / float(lower[low]) if lower[low] else 0.0
+    return Cut(_number(((high - (_HALF >> 1)) << 16) | low), min(max(tied, 0.0), 1.0))
+
+
+def _reached(masses: npt.NDArray[np.float64], wanted: float) -> tuple[int, float]:
+    """The first place at which more than ``wanted`` is reached, and the mass before it."""
+    sums = np.cumsum(masses)
+    place = int(np.searchsorted(sums, wanted, side="right"))
+    return place, float(sums[place - 1]) if place else 0.0
+
+
+def _blocks(
+    values: FloatArray, cost: FloatArray | None
+) -> Iterator[tuple[Ordered, FloatArray | None]]:
+    """The numbers that are known, as integers of the same order, with their costs."""
+    for start in range(0, len(values), _BLOCK):
+        block = values[start : start + _BLOCK] + np.float32(0)  # −0 is 0
+        costs = None if cost is None else cost[start : start + _BLOCK]
+        if np.isnan(block.min(initial=np.inf)):
+            known = ~np.isnan(block)
+            block, costs = block[known], None if costs is None else costs[known]
+        bits = block.view(np.int32)
+        yield bits ^ ((bits >> 31) & 0x7FFFFFFF), costs
+
+
+def _number(ordered: int) -> float:
+    bits = ordered if ordered >= 0 else ordered ^ 0x7FFFFFFF
+    return float(np.uint32(bits & 0xFFFFFFFF).view(np.float32))

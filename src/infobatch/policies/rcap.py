@@ -1,0 +1,137 @@
+"""A budget for each class, larger where the loss is: RCAP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.plan import Strata
+from infobatch.policies.base import Samples
+from infobatch.policies.checks import check_number, check_ratio
+from infobatch.policies.classes import numbered
+from infobatch.policies.levels import Array, strata_of_cells
+
+_BINS = 128  # of the losses of a class
+_UNSEEN = _BINS  # the bin of samples without a score
+_WIDTH = _BINS + 1
+_BLOCK = 1 << 17
+
+
+@dataclass(frozen=True)
+class RcapPrune:
+    """Give each class a budget by its loss, and within a class keep hard samples more often.
+
+    Hassan et al., "RCAP: Robust, Class-Aware, Probabilistic Dynamic Dataset Pruning" (2025): of the
+    samples to keep, class c gets a part in proportion to √(its mean loss × its share of the data), at
+    most all of it; within the class a sample is drawn in proportion to exp(min(loss, ln K) / ``beta``),
+    with K classes. Needs ``labels=`` (or a data set with ``targets``).
+
+    * Biased: kept samples weigh 1.
+    * Remembers the last loss: 4 bytes per sample. One count of losses by class and bin, no sort.
+    * Our reading: a sample is kept with the probability p = min(1, c · exp(…)) that fills its class's
+      budget, instead of being drawn one after the other; losses are told apart to ln K / 128; the class
+      loss is the mean of the clipped losses, all of them, not only those of the last epoch's samples.
+    * What a class cannot take is divided again among the others. The published code divides the uncut
+      budget then, and so keeps more than was asked for.
+
+    >>> RcapPrune(0.7)
+    RcapPrune(ratio=0.7, beta=1.0)
+    """
+
+    ratio: float = 0.5
+    beta: float = 1.0
+    biased: ClassVar[bool] = True
+    budget: ClassVar[Literal["own"]] = "own"
+    default_delta: ClassVar[float] = 1.0
+    needs_labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_ratio("RcapPrune(ratio=…)", self.ratio)
+        why = "the temperature of the losses: the larger, the more evenly a class is drawn from"
+        check_number("RcapPrune(beta=…)", self.beta, why, above=0)
+
+    def strata(self, samples: Samples) -> Strata:
+        """Group the samples by their probabilities."""
+        assert samples.labels is not None
+        share = self.ratio if samples.target is None else samples.target
+        classes, number = numbered(samples.labels)
+        highest = float(np.log(max(_present(classes, number), 2)))
+        cells, counts, masses = _cells(samples, classes, number, highest)
+        losses = (np.arange(_BINS) + 0.5) * highest / _BINS
+        seen = masses[:, :_BINS]
+        size = masses.sum(1)
+        mean_loss = np.divide(seen @ losses, seen.sum(1), out=np.ones(number), where=seen.any(1))
+        wanted = (1 - share) * float(size.sum())
+        budgets = filled(np.sqrt(mean_loss * size), size, wanted)
+        keep = np.ones_like(masses)
+        hardness = np.exp((losses - highest) / self.beta)
+        keep[:, :_BINS] = _probabilities(seen, hardness, budgets - masses[:, _UNSEEN])
+        return strata_of_cells(cells, keep.ravel(), counts.ravel(), weights="ones")
+
+
+def filled(parts: Array, most: Array, total: float) -> Array:
+    """Divide ``total`` in proportion to ``parts``, giving none more than its ``most``."""
+    given, free = np.zeros_like(parts), most > 0
+    while free.any() and total > 0:
+        shares = np.where(free, parts, 0.0)
+        if not shares.any():
+            shares = np.where(free, most, 0.0)
+        offered = total * shares / shares.sum()
+        full = free & (offered >= most)
+        if not full.any():
+            given += offered
+            break
+        given[full] = most[full]
+        total -= float(most[full].sum())
+        free &= ~full
+    return given
+
+
+def _probabilities(masses: Array, hardness: Array, budgets: Array) -> Array:
+    """For each class p = min(1, c × hardness), with the c that spends its budget.
+
+    ``hardness`` rises from bin to bin, so those that are certain to be kept are the last bins: c is
+    found by trying every number of them.
+    """
+    weighted = (masses * hardness).cumsum(1)
+    after = masses.sum(1, keepdims=True) - masses.cumsum(1)
+    left = budgets[:, None] - after
+    slopes = np.divide(left, weighted, out=np.zeros_like(left), where=weighted > 0)
+    # With the bins after j certain, j itself must not be: c × hardness ≤ 1. The largest such j.
+    fits = (weighted > 0) & (left >= 0) & (slopes * hardness <= 1 + 1e-12)
+    last = _BINS - 1 - np.argmax(fits[:, ::-1], axis=1)
+    slope = np.where(fits.any(1), slopes[np.arange(len(last)), last], 0.0)
+    slope[budgets >= masses.sum(1)] = np.inf
+    probabilities: Array = np.minimum(1.0, slope[:, None] * hardness)
+    return probabilities
+
+
+def _present(classes: npt.NDArray[Any], number: int) -> int:
+    """How many of the numbers are classes."""
+    found = np.zeros(number, np.bool_)
+    found[classes] = True
+    return int(np.count_nonzero(found))
+
+
+def _cells(
+    samples: Samples, classes: npt.NDArray[Any], number: int, highest: float
+) -> tuple[npt.NDArray[np.int32], Array, Array]:
+    """The cell of each sample, by class and loss, and the number and cost of the samples in each."""
+    cells = np.empty(len(samples), np.int32)
+    counts = np.zeros(number * _WIDTH)
+    masses = counts if samples.cost is None else np.zeros_like(counts)
+    for start in range(0, len(samples), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        bins = samples.scores[block] * np.float32(_BINS / highest)
+        bins = np.nan_to_num(np.clip(bins, 0, _BINS - 1, out=bins), copy=False, nan=_UNSEEN)
+        cell = cells[block]
+        np.multiply(classes[block], _WIDTH, out=cell, casting="unsafe")
+        cell += bins.astype(np.int32)
+        counts += np.bincount(cell, minlength=len(counts))
+        if samples.cost is not None:
+            masses += np.bincount(cell, weights=samples.cost[block], minlength=len(counts))
+    shape = (number, _WIDTH)
+    return cells, counts.reshape(shape), masses.reshape(shape)

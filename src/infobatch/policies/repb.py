@@ -1,0 +1,80 @@
+"""Weights that make up for the past: each sample counts for the epochs that it missed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from infobatch.memory.tracks import Track, Visits
+from infobatch.plan import Strata
+from infobatch.policies.base import Samples
+from infobatch.policies.checks import check_ratio
+from infobatch.policies.levels import look_up
+from infobatch.policies.mean import mean_score
+
+_MOST_WEIGHTS = 126  # twice as many strata, and one more that a budget may add
+_COUNTS = 1 << 16  # that a uint16 can have
+_BLOCK = 1 << 17
+
+
+@dataclass(frozen=True)
+class RepbPrune:
+    """Prune a share below the mean loss, and weigh a sample by epochs so far over its visits so far.
+
+    Zhou et al., "Inconsistency Biases in Dynamic Data Pruning" (RePB, ICLR 2026): keep a sample if its
+    loss is at least the mean or with probability 1 − ρ (``ratio``), so that those left out return; a
+    kept sample weighs E / N, the number of epochs over the number of its visits, this one included in
+    both.
+
+    * Biased in each epoch, and no more than asymptotically unbiased over a run, because the mean of 1/N
+      is not 1 over the mean of N (its reviewers' objection). The mean rule's weights are exact.
+    * Remembers the number of visits: 6 bytes per sample with the last loss.
+    * Our reading: the paper compares losses within a window of some batches, so that all are of nearly
+      the same model; here the window is the epoch, as for every other rule. Where there are more than
+      126 different counts, neighbouring ones share their mean weight.
+
+    >>> RepbPrune(0.7)
+    RepbPrune(ratio=0.7)
+    """
+
+    ratio: float = 0.5
+    biased: ClassVar[bool] = True
+    shardable: ClassVar[bool] = True
+    tracks: ClassVar[tuple[Track, ...]] = (Visits(),)
+
+    def __post_init__(self) -> None:
+        check_ratio("RepbPrune(ratio=…)", self.ratio)
+
+    def strata(self, samples: Samples) -> Strata:
+        """One label for each weight, and one more for those with that weight that are pruned."""
+        visits, mean = samples["visits"], mean_score(samples)
+        table, weights = _weights(samples.sum(_counts(visits)), samples.epoch + 1)
+        labels = look_up(table, visits)
+        labels += np.uint8(len(weights)) * (samples.scores < np.float32(mean)).view(np.uint8)
+        keep = (1.0,) * len(weights) + (1 - self.ratio,) * len(weights)
+        reported = (mean,) if np.isfinite(mean) else ()
+        return Strata(labels, keep, weights + weights, reported)
+
+
+def _counts(visits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
+    """How many samples have been visited so often."""
+    counts = np.zeros(_COUNTS)
+    for start in range(0, len(visits), _BLOCK):
+        counts += np.bincount(visits[start : start + _BLOCK], minlength=_COUNTS)
+    return counts
+
+
+def _weights(
+    counts: npt.NDArray[np.float64], epochs: int
+) -> tuple[npt.NDArray[np.uint8], tuple[float, ...]]:
+    """The label of each number of visits, from 1 on, and the weight of each label."""
+    present = np.flatnonzero(counts)
+    group = np.arange(len(present)) * min(_MOST_WEIGHTS, len(present)) // len(present)
+    sums = np.bincount(group, weights=counts[present] * epochs / (present + 1))
+    means = sums / np.bincount(group, weights=counts[present])
+    table = np.zeros(_COUNTS, np.uint8)
+    table[present] = 1 + group
+    return table, tuple(means.tolist())

@@ -1,0 +1,60 @@
+"""The samples that may still be hard: Raju et al.'s upper confidence bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from infobatch.memory.tracks import MovingVariance, Track
+from infobatch.plan import Strata
+from infobatch.policies.base import Samples
+from infobatch.policies.checks import check_number, check_ratio, check_smoothing
+from infobatch.policies.ranking import lowest
+
+
+@dataclass(frozen=True)
+class UcbPrune:
+    """Keep the samples whose average loss plus ``confidence`` times its variance is highest.
+
+    Raju et al., "Accelerating Deep Learning with Dynamic Data Pruning" (2021): for each loss x,
+    v ← (1 − α) v + α (x − μ)², then μ ← (1 − α) μ + α x; the K samples with the highest μ + c v are
+    kept. So a sample whose loss varies is visited more often than its average alone would have it.
+
+    * Biased: kept samples weigh 1.
+    * Remembers μ and v beside the last loss: 12 bytes per sample. One selection per epoch, no sort.
+    * Our reading: the authors' α, c and period are not public. Here ``smoothing`` is 1 − α, a first
+      loss is μ with v = 0, and the samples are chosen again in every epoch.
+    * A public re-implementation overwrites μ with the raw loss; this one averages.
+
+    >>> UcbPrune(0.3)
+    UcbPrune(ratio=0.3, confidence=1.0, moving=0.8)
+    """
+
+    ratio: float = 0.5
+    confidence: float = 1.0
+    moving: float = 0.8
+    biased: ClassVar[bool] = True
+    budget: ClassVar[Literal["own"]] = "own"
+    default_delta: ClassVar[float] = 1.0
+    shardable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_ratio("UcbPrune(ratio=…)", self.ratio)
+        why = "how much the variance counts beside the average"
+        check_number("UcbPrune(confidence=…)", self.confidence, why, least=0)
+        check_smoothing("UcbPrune(moving=…)", self.moving)
+
+    @property
+    def tracks(self) -> tuple[Track, ...]:
+        """The moving average and variance of the losses."""
+        return (MovingVariance(self.moving),)
+
+    def strata(self, samples: Samples) -> Strata:
+        """Label 1 for those that are left out; 2 for those that tie with the last kept."""
+        share = self.ratio if samples.target is None else samples.target
+        bounds = samples["moving_variance"] * np.float32(self.confidence)
+        bounds += samples["moving_mean"]
+        cut = lowest(bounds, share, cost=samples.cost, total=samples.sum)
+        return Strata(cut.labels(bounds), cut.keep(), weights="ones", thresholds=cut.thresholds)
