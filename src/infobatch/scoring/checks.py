@@ -48,9 +48,9 @@ def check_shape(
 
 
 def check_indices(call: str, name: str, value: torch.Tensor, remedy: str) -> torch.Tensor:
-    """Return whole numbers as int64, or refuse the tensor."""
+    """Return integers as int64, or refuse the tensor."""
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
-        raise TypeError(f"{call} got {name} of {value.dtype}, expected whole numbers. {remedy}")
+        raise TypeError(f"{call} got {name} of {value.dtype}, expected integers. {remedy}")
     return value.long()
 
 

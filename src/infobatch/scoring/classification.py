@@ -31,7 +31,7 @@ def cross_entropy(
     Args:
         logits: (B, C), or (B, C, …) with a label for each place.
         targets: class indices (B, …), or probabilities in the shape of the logits.
-        weight: (C,), one a class.
+        weight: (C,), one per class.
         label_smoothing, ignore_index: as in torch; soft targets have no label to ignore.
 
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
@@ -112,7 +112,7 @@ def focal(
 ) -> PerSample:
     """Focal loss, (1 − p)^gamma times the cross-entropy; ``losses.mean()`` is its plain mean.
 
-    Which of the two the targets say: integer targets (B,) are classes, and p is of the softmax;
+    The type of the targets decides: integer targets (B,) are classes, and p is from the softmax;
     floating point targets in the shape of the logits are multi-hot, and each output is a sigmoid of
     its own (with the mean reduction this is torchvision's ``sigmoid_focal_loss``).
 

@@ -26,7 +26,7 @@ def contrastive(
 
     **The negatives are the batch.** The score of a pair depends on what else is in the batch, as the
     loss itself does, and pruning changes the negatives: easy pairs are rarer among them, so the task
-    is another one than on the full data, and the expected gradient is not exactly that of the full
+    differs from that on the full data, and the expected gradient is not exactly that of the full
     data. Compare with random pruning before you rely on it, and keep batches large.
 
     Args:
@@ -42,7 +42,7 @@ def contrastive(
     """
     call = "contrastive()"
     check_tensor(call, "image_embeddings", image_embeddings, "(B, D)", least_dims=2)
-    remedy = "Pass one embedding a pair, both of one width, in the same order."
+    remedy = "Pass one embedding per pair, both of the same width, in the same order."
     shape = (image_embeddings.shape[0], image_embeddings.shape[-1])
     check_shape(call, "image_embeddings", image_embeddings, shape, remedy)
     check_shape(call, "text_embeddings", text_embeddings, shape, remedy)

@@ -56,13 +56,15 @@ def detection(
     for name, part in by_name.items():
         _check_part(call, name, part)
         size = weighted[0].shape[0] if weighted else part.shape[0]
-        check_shape(call, f"part {name!r}", part, (size,), "Reduce each part to one loss an image.")
+        check_shape(
+            call, f"part {name!r}", part, (size,), "Reduce each part to one loss per image."
+        )
         factor = 1.0 if weights is None else weights.get(name, 1.0)
         weighted.append(factor * at_least_float32(part))
     losses = torch.stack(weighted).sum(0)
     if counts is None:
         return plain(losses)
-    check_shape(call, "counts", counts, tuple(losses.shape), "Pass one number an image.")
+    check_shape(call, "counts", counts, tuple(losses.shape), "Pass one number per image.")
     counts = counts.detach().to(losses)
     return PerSample(
         shares(losses, counts.sum().clamp_min(1)), own_means(losses, counts.clamp_min(1))
@@ -101,8 +103,8 @@ def _stack(call: str, name: str, parts: Sequence[Parts]) -> torch.Tensor:
 def _check_part(call: str, name: str, part: torch.Tensor) -> None:
     if isinstance(part, torch.Tensor) and not part.dim():
         raise ValueError(
-            f"{call} got part {name!r} as a scalar of the whole batch, expected one loss an image: "
+            f"{call} got part {name!r} as a scalar of the whole batch, expected one loss per image: "
             '(B,). Compute it with reduction="none" and sum by image, or call the model image by '
-            "image and pass the list of its loss dicts. If it cannot be had by image, use scalar()."
+            "image and pass the list of its loss dicts. If it is only known for the batch, use scalar()."
         )
     check_tensor(call, f"part {name!r}", part, "(B,)", least_dims=1)

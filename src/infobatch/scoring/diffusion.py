@@ -23,10 +23,10 @@ def diffusion(
     """Squared error of the prediction; ``losses.mean()`` is ``F.mse_loss``, or its weighted form.
 
     At one noise level the error is large, at another it is small, so the loss at a single random
-    timestep says mostly which timestep was drawn. With ``timestep_means`` the score is the squared
+    timestep mostly tells which timestep was drawn. With ``timestep_means`` the score is the squared
     error divided by the running mean of its timestep's: above 1 is harder than usual at that noise.
     The loss is untouched. Like the running mean of ``torch.nn.functional.batch_norm``, the object is
-    read, and then takes in this batch: scores depend on earlier batches, never on this one. A sample
+    read, and then updated with this batch: scores depend on earlier batches, never on this one. A sample
     at a timestep of which nothing is known yet has score NaN: it keeps its old score.
 
     Args:
@@ -47,12 +47,12 @@ def diffusion(
         tuple(prediction.shape),
         "Compare like with like: split off a learned variance first.",
     )
-    check_shape(call, "timesteps", timesteps, (size,), "Pass one timestep a sample.")
+    check_shape(call, "timesteps", timesteps, (size,), "Pass one timestep per sample.")
     prediction = at_least_float32(prediction)
     errors = by_sample((prediction - target.to(prediction.dtype)).square()).mean(1)
     losses = errors
     if weights is not None:
-        check_shape(call, "weights", weights, (size,), "Pass one weight a sample.")
+        check_shape(call, "weights", weights, (size,), "Pass one weight per sample.")
         losses = errors * weights.detach().to(errors)
     if timestep_means is None:
         return PerSample(losses, losses.detach())

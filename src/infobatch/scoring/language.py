@@ -36,7 +36,7 @@ def _token_losses(
 ) -> torch.Tensor:
     check_tensor(call, "logits", logits, "(B, T, V)", least_dims=3)
     places = tuple(logits.shape[:2])
-    remedy = "Pass one label a token, not shifted; ignore_index where there is none."
+    remedy = "Pass one label per token, not shifted; ignore_index where there is none."
     check_shape(call, "labels", labels, places, remedy)
     labels = check_indices(call, "labels", labels, remedy).to(logits.device)
     if shift:  # the labels move, not the logits: those are large and would be copied
@@ -68,7 +68,7 @@ def causal_lm(
 
     Packed rows hold several sequences each: with ``boundaries`` there is an entry for each of them,
     so that ``update(…, index=…)`` takes an index for each sequence. No token is predicted from the
-    sequence before it: the first of each counts for nothing, whatever its label says.
+    sequence before it: the first of each is not counted, whatever its label.
 
     Args:
         logits, labels, shift, ignore_index: as in :func:`token_losses`.
@@ -131,7 +131,7 @@ def _by_sequence(
 def sequence_boundaries(position_ids: torch.Tensor) -> torch.Tensor:
     """The boundaries of packed sequences: a sequence starts where positions do not rise by one.
 
-    How many there are stands in the data, so on a GPU this waits for the device: call it where the
+    Their number depends on the data, so on a GPU this waits for the device: call it where the
     batch is made, in the collate function.
 
     >>> sequence_boundaries(torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]))

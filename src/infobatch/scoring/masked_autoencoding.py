@@ -19,7 +19,7 @@ def masked_autoencoding(
     """Squared error of the masked patches; ``losses.mean()`` is the MAE's loss (He et al., 2022).
 
     The score is the mean over the image's own masked patches. A sample with none has loss 0 and score
-    NaN. The mask is drawn anew at each visit, so a score is as noisy as one draw of it.
+    NaN. The mask is drawn again at each visit, so a score is as noisy as one draw of it.
 
     Args:
         predictions: (B, L, D), the decoder's output.
@@ -37,7 +37,7 @@ def masked_autoencoding(
     check_tensor(call, "predictions", predictions, "(B, L, D)", least_dims=3)
     shape = tuple(predictions.shape)
     check_shape(call, "patches", patches, shape, "Cut the images into patches: model.patchify(…).")
-    check_shape(call, "mask", mask, shape[:2], "Pass one number a patch, 1 where it was hidden.")
+    check_shape(call, "mask", mask, shape[:2], "Pass one number per patch, 1 where it was hidden.")
     predictions = at_least_float32(predictions)
     patches = patches.to(predictions.dtype)
     if normalise:

@@ -43,16 +43,16 @@ def mixed_cross_entropy(
     of different classes. Where they are of one class, its missing probability is divided between them
     in proportion lam : 1 − lam; so is that of a sample that is mixed with itself.
 
-    Unlike other scores this one cannot be a sample's own: it depends on the partner of the day, and
-    is as noisy as that.
+    Unlike other scores this one is not the sample's alone: it depends on the partner of this visit,
+    and is as noisy as that.
 
     Args:
         logits: (B, C), for the mixed images.
         targets: (B,), the class indices of the samples before mixing.
         partners: (B,), a permutation: image k was mixed from samples k and ``partners[k]``. By default
             the flipped batch, pairs (k, B − 1 − k), as in timm and in the paper.
-        lam: the weight of sample k in image k, to be given: one for the batch or one each, (B,). For CutMix the
-            share of the area that it kept.
+        lam: the weight of sample k in image k, required: one for the batch or one per image, (B,).
+            For CutMix the share of the area that it kept.
         label_smoothing: as in torch's cross-entropy.
 
     >>> logits = torch.tensor([[0.7, 0.3], [0.3, 0.7]]).log()
@@ -63,10 +63,10 @@ def mixed_cross_entropy(
     check_tensor(call, "logits", logits, "(B, C)", least_dims=2)
     if logits.dim() != 2:
         raise ValueError(
-            f"{call} got logits of shape {tuple(logits.shape)}, expected (B, C): one prediction an image."
+            f"{call} got logits of shape {tuple(logits.shape)}, expected (B, C): one prediction per image."
         )
     size, num_classes = logits.shape
-    remedy = "Pass the class indices from before mixing, one an image."
+    remedy = "Pass the class indices from before mixing, one per image."
     check_shape(call, "targets", targets, (size,), remedy)
     targets = check_indices(call, "targets", targets, remedy)
     partners = _check_partners(call, partners, targets)
@@ -79,13 +79,13 @@ def mixed_cross_entropy(
     labels = torch.stack([targets, others], 1)
     log_p_label = log_p.gather(1, labels)
     losses = -(1 - label_smoothing) * log_p_label - label_smoothing * log_p.mean(1, keepdim=True)
-    # The terms lie by image; those of the partners go home to the image that is the partner's own.
+    # The terms are by image; those of the partners move to the image that is the partner's own.
     home = torch.empty_like(partners).scatter_(
         0, partners, torch.arange(size, device=logits.device)
     )
     losses = own_share * losses[:, 0] + (other_share * losses[:, 1])[home]
 
-    # The mixed label at the two classes, and who is to answer for what is missing from it.
+    # The mixed label at the two classes, and which sample is responsible for what is missing from it.
     mixed = torch.stack([own_share, other_share], 1)
     same = (targets == others).unsqueeze(1)
     expected = torch.where(same, 1.0, mixed) * (1 - label_smoothing) + label_smoothing / num_classes
@@ -123,7 +123,7 @@ def _check_lam(call: str, lam: torch.Tensor | float | None, like: torch.Tensor) 
     if isinstance(lam, torch.Tensor):
         if lam.shape not in ((), (size,)):
             raise ValueError(
-                f"{call} got lam of shape {tuple(lam.shape)}, expected a number or one an image: "
+                f"{call} got lam of shape {tuple(lam.shape)}, expected a number or one per image: "
                 f"({size},). For images of (B, 1, 1, 1) pass lam.flatten()."
             )
         return lam.detach().to(like).expand(size)

@@ -1,4 +1,4 @@
-"""Cross-entropy with one label a sample, a pixel or a token, added up by sample."""
+"""Cross-entropy with one label per sample, pixel or token, added up by sample."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def check_class_weight(
     """The class weights beside the logits, or a refusal."""
     if weight is None:
         return None
-    check_shape(call, "weight", weight, (logits.shape[1],), "Pass one weight a class.")
+    check_shape(call, "weight", weight, (logits.shape[1],), "Pass one weight per class.")
     return weight.to(logits)

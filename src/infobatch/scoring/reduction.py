@@ -3,8 +3,8 @@
 Many tasks divide by a number that belongs to the whole batch: all counted pixels, all labelled
 tokens, the sum of the class weights. A mean of per-sample means is another number then. The losses
 here are each sample's share of the batch loss times the batch size, so that their plain mean is the
-batch loss to the digit; the scores divide by the sample's own count, so that they know nothing of
-the batch.
+batch loss exactly; the scores divide by the sample's own count, so that they do not depend on the
+batch.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The rule that prunes compares scores with their own mean, so the unit of the target does not matter:
 metres and millimetres prune the same samples. It matters where a sample has outputs of several units:
-the largest numbers would decide alone. ``scale`` says how large an error of each output is; it changes
-the score and not the loss.
+the largest numbers would decide alone. ``scale`` is the size of an error of each output; it changes the
+score and not the loss.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def mse(predictions: torch.Tensor, targets: torch.Tensor, *, scale: Scale = None
 
     Args:
         predictions, targets: both (B,) or both (B, …).
-        scale: the size of an error by output (its standard deviation, say), for the score alone: a
+        scale: the size of an error by output (its standard deviation, for instance), for the score only: a
             number, or a tensor in the shape of a sample.
 
     >>> mse(torch.tensor([[1.0, 100.0], [0.0, 0.0]]), torch.zeros(2, 2), scale=torch.tensor([1, 100])).scores
@@ -111,7 +111,7 @@ def _averaged(call: str, losses: torch.Tensor, scale: Scale, *, degree: int) -> 
     if isinstance(scale, torch.Tensor):
         sample = tuple(losses.shape[1:])
         if scale.dim():
-            check_shape(call, "scale", scale, sample, "Pass one number an output.")
+            check_shape(call, "scale", scale, sample, "Pass one number per output.")
         scale = scale.to(losses)
     relative = losses.detach() / scale**degree
     return PerSample(means, by_sample(relative).mean(1))

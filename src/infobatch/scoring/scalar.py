@@ -21,7 +21,7 @@ def scalar(
 
     Every sample gets the loss of the whole batch: ``losses.mean()`` is the loss, and ``update``
     multiplies it by the batch's mean weight. The score moves towards the loss of each batch that the
-    sample is in, in the hope that over many epochs the luck of its company averages out. It tells
+    sample is in, so that over many epochs the effect of the other samples averages out. It tells
     samples apart far worse than a loss of their own (a batch of B dilutes a sample by B), and one
     weight for the batch is noisier than one for each sample. With any access to per-sample losses,
     take them.
@@ -30,7 +30,7 @@ def scalar(
         loss: the scalar.
         batch_size: how many samples it is of.
         previous: (B,), the samples' scores so far, NaN where they have none:
-            ``train_data.scores[index]``, where reading ``train_data.scores`` once an epoch is enough.
+            ``train_data.scores[index]``, where reading ``train_data.scores`` once per epoch is enough.
             Without it the score is the loss of this batch alone.
         momentum: what the score keeps of ``previous``.
 

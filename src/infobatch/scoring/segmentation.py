@@ -34,8 +34,8 @@ def segmentation(
         logits: (B, C, H, W), at the masks' size.
         masks: (B, H, W), class indices of any integer type.
         ignore_index: the label of pixels that count neither in the loss nor in the score.
-        weight: (C,), one a class; part of the loss and of the score.
-        auxiliary: pairs ``(logits, factor)``, one a head.
+        weight: (C,), one per class; part of the loss and of the score.
+        auxiliary: pairs ``(logits, factor)``, one per head.
 
     >>> logits, masks = torch.zeros(2, 3, 4, 4), torch.full((2, 4, 4), 255)
     >>> masks[0, 0] = 1

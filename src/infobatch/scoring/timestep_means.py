@@ -20,8 +20,8 @@ class TimestepMeans:
     Args:
         num_timesteps: the scheduler's ``num_train_timesteps``; 1 for a continuous time in [0, 1].
         bins: neighbouring timesteps share a mean; fewer bins fill sooner, more are finer.
-        momentum: what a mean keeps at each new loss: 0.99 is a memory of about 100 losses a bin, 1
-            that of all.
+        momentum: what a mean keeps at each new loss: 0.99 is a memory of about 100 losses per
+            bin, 1 of all.
 
     >>> means = TimestepMeans(1000)
     >>> means.update(torch.tensor([2.0, 4.0]), torch.tensor([5, 5]))
@@ -66,7 +66,7 @@ class TimestepMeans:
         return {"totals": self._totals.clone(), "weights": self._weights.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of as many bins."""
+        """Continue from a state with as many bins."""
         for name in ("totals", "weights"):
             value = state.get(name)
             if not isinstance(value, torch.Tensor) or value.shape != (self.bins,):
