@@ -1,0 +1,65 @@
+"""Covering all degrees of difficulty: CCS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from infobatch.coresets.chance import Indices
+from infobatch.coresets.checks import Array, as_floats, check_k
+
+STRATA = 50
+
+
+def ccs(
+    scores: Array, k: int, *, beta: float | None = None, strata: int = STRATA, seed: Any = 0
+) -> Indices:
+    """CCS: leave out the hardest, then draw as evenly as possible from strata of difficulty.
+
+    Zheng et al., *Coverage-centric Coreset Selection for High Pruning Rates* (ICLR 2023): the share ``beta`` of
+    the samples with the highest scores is left out; the range of the others' scores is divided into strata of
+    equal width; beginning with the smallest stratum, each gets an even part of what is left of the budget, or
+    all of its samples where it has fewer. Samples are drawn at random within a stratum. By default β is the
+    authors' for CIFAR-10, 0.3 where 90% or more are pruned and 0.2 where 80% are, and 0 below that.
+
+    ``scores`` are of any method, the higher the harder; EL2N by default in ``select``.
+    """
+    call = "ccs()"
+    values = as_floats(call, "scores", scores, ndim=(1,)).double().cpu().numpy()
+    count = len(values)
+    k = check_k(call, k, count)
+    hardest = round(_share_left_out(k / count) * count if beta is None else beta * count)
+    if not 0 <= hardest <= count - k:
+        raise ValueError(
+            f"{call} got beta={beta} and k={k} of {count} samples, expected a share from 0 to "
+            f"{1 - k / count:.3g}: at least k samples must remain."
+        )
+    if strata < 1:
+        raise ValueError(f"{call} got strata={strata}, expected 1 or more.")
+    rng = np.random.default_rng(seed)
+    remaining = np.argsort(values, kind="stable")[: count - hardest]
+    members = _in_strata(values, remaining, strata)
+    chosen = []
+    left = k
+    for number, stratum in enumerate(sorted(members, key=len)):
+        share = min(len(stratum), left // (len(members) - number))
+        chosen.append(rng.permutation(stratum)[:share])
+        left -= share
+    return np.concatenate(chosen)
+
+
+def _share_left_out(fraction: float) -> float:
+    pruned = round(1 - fraction, 9)
+    return 0.3 if pruned >= 0.9 else 0.2 if pruned >= 0.8 else 0.0
+
+
+def _in_strata(
+    values: np.ndarray[tuple[int], np.dtype[np.float64]], remaining: Indices, strata: int
+) -> list[Indices]:
+    """The samples of each stratum that has any."""
+    kept = values[remaining]
+    low, high = kept.min(), kept.max()
+    width = (high - low) / strata or 1.0
+    numbers = np.minimum(((kept - low) / width).astype(np.int64), strata - 1)
+    return [remaining[numbers == number] for number in np.unique(numbers)]

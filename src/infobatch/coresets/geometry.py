@@ -1,0 +1,103 @@
+"""Covering the space of features: herding, k-center greedy, contextual diversity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from infobatch.coresets.chance import Indices
+from infobatch.coresets.checks import Array, as_floats, as_probabilities, check_k
+
+ROUNDING = 16  # times the precision of a float: squared distances below are zero
+SMALLEST_PROBABILITY = 1e-12  # its logarithm is finite
+
+
+def herding(features: Array, k: int) -> Indices:
+    """Choose so that the mean of the chosen stays as near as possible to the mean μ of all.
+
+    Welling, *Herding Dynamical Weights to Learn* (ICML 2009): after i choices, the next is
+    argmin ‖(i + 1) μ − Σ chosen − x‖. DeepCore takes the argmax, so published figures "of herding" are of
+    the samples that move the mean away: they are the lowest of the paper's Table 1.
+    """
+    values = as_floats("herding()", "features", features, ndim=(2,))
+    k = check_k("herding()", k, len(values))
+    # Around the mean, the target is 0: the next is the one with the smallest ‖Σ chosen + x‖.
+    values = values - values.mean(0)
+    costs = values.square().sum(1)
+    chosen = np.empty(k, np.int64)
+    for position in range(k):
+        best = int(costs.argmin())
+        chosen[position] = best
+        costs += 2 * (values @ values[best])
+        costs[best] = torch.inf
+    return chosen
+
+
+def k_center(features: Array, k: int, *, first: int | None = None) -> Indices:
+    """Choose the sample that is farthest from all chosen ones, again and again.
+
+    Sener and Savarese, *Active Learning for CNNs: A Core-Set Approach* (ICLR 2018); the greedy form, whose
+    largest distance of a sample to a chosen one is at most twice the best possible. ``first`` is the sample
+    to begin with; the default is the one nearest to the mean, so that nothing is left to chance. Only the
+    distance to the nearest chosen sample is kept, where DeepCore keeps all k × samples of them.
+    """
+    call = "k_center()"
+    values = as_floats(call, "features", features, ndim=(2,))
+    k = check_k(call, k, len(values))
+    values = values - values.mean(0)
+    squares = values.square().sum(1)
+    start = int(squares.argmin()) if first is None else _check_first(call, first, len(values))
+    noise = ROUNDING * torch.finfo(values.dtype).eps
+
+    def distances(center: int) -> torch.Tensor:
+        both = squares + squares[center]
+        squared = torch.addmv(both, values, values[center], alpha=-2)
+        return squared.masked_fill_(squared < noise * both, 0)
+
+    return _farthest_first(distances, len(values), k, start)
+
+
+def contextual_diversity(probabilities: Array, k: int, *, first: int | None = None) -> Indices:
+    """K-center greedy by the symmetric KL divergence of a proxy's outputs.
+
+    Agarwal et al., *Contextual Diversity for Active Learning* (ECCV 2020), for one output per sample: the
+    distance is Σ (p − q)(ln p − ln q). Begins with the sample nearest to the mean output.
+    """
+    call = "contextual_diversity()"
+    values = as_probabilities(call, probabilities)
+    k = check_k(call, k, len(values))
+    values = values.clamp_min(SMALLEST_PROBABILITY)
+    logs = values.log()
+    entropy = (values * logs).sum(1)
+    both = torch.cat([values, logs], dim=1)
+    swapped = torch.cat([logs, values], dim=1)
+    mean = values.mean(0)
+    to_mean = entropy - values @ mean.log() - logs @ mean
+    start = int(to_mean.argmin()) if first is None else _check_first(call, first, len(values))
+
+    def divergences(center: int) -> torch.Tensor:
+        return (entropy + entropy[center] - both @ swapped[center]).clamp_min_(0)
+
+    return _farthest_first(divergences, len(values), k, start)
+
+
+def _farthest_first(
+    distances: Callable[[int], torch.Tensor], count: int, k: int, start: int
+) -> Indices:
+    chosen = np.empty(k, np.int64)
+    nearest = distances(start)
+    for position in range(k):
+        if position:
+            start = int(nearest.argmax())
+            torch.minimum(nearest, distances(start), out=nearest)
+        chosen[position] = start
+        nearest[start] = -torch.inf
+    return chosen
+
+
+def _check_first(call: str, first: int, count: int) -> int:
+    if not 0 <= first < count:
+        raise ValueError(f"{call} got first={first}, expected the index of one of {count} samples.")
+    return first

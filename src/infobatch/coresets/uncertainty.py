@@ -1,0 +1,40 @@
+"""Uncertainty of a proxy's predictions: the less sure, the more wanted.
+
+Coleman et al., *Selection via Proxy* (ICLR 2020). Published figures from DeepCore need care: its
+class-balanced path takes the least certain samples, the other path the most certain ones, and its least
+confidence ranks by the largest logit, not by the largest probability.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from infobatch.coresets.checks import Array, as_probabilities
+
+
+def least_confidence(probabilities: Array) -> torch.Tensor:
+    """1 − max p: one score per sample.
+
+    >>> least_confidence([[0.5, 0.5], [1.0, 0.0]]).tolist()
+    [0.5, 0.0]
+    """
+    return 1 - as_probabilities("least_confidence()", probabilities).amax(1)
+
+
+def entropy(probabilities: Array) -> torch.Tensor:
+    """−Σ p ln p: one score per sample."""
+    values = as_probabilities("entropy()", probabilities)
+    return -torch.xlogy(values, values).sum(1)
+
+
+def margin(probabilities: Array) -> torch.Tensor:
+    """−(p₁ − p₂), the two largest probabilities: one score per sample.
+
+    >>> margin([[0.75, 0.25], [0.5, 0.5]]).tolist()
+    [-0.5, 0.0]
+    """
+    values = as_probabilities("margin()", probabilities)
+    if values.shape[1] < 2:
+        raise ValueError("margin() got probabilities of one class, expected two or more.")
+    largest = values.topk(2, dim=1).values
+    return largest[:, 1] - largest[:, 0]
