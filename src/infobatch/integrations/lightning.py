@@ -1,9 +1,9 @@
-"""Lightning: a callback that puts right what a shorter epoch breaks in its Trainer.
+"""Lightning: a callback that corrects what a shorter epoch breaks in its Trainer.
 
 Lightning fixes an epoch's number of batches before training. From it follow when validation runs, which
 batch is the last one of an accumulation, the progress bar's total and where a resumed run stands. The
-callback says the right number anew at each epoch's start. Some of it is private to Lightning: what is
-used of that is listed, and tested, in tests/integrations/test_lightning_interface.py.
+callback sets the right number again when each epoch starts. Some of it is private to Lightning: what is
+used is listed, and tested, in tests/integrations/test_lightning_interface.py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from math import ceil, lcm
 from typing import Any, cast
 
 from infobatch.dataset import InfoBatch
+from infobatch.epoch.progress import Progress
+from infobatch.epoch.sampler import PlanSampler
 from infobatch.integrations.versions import require
-from infobatch.ledger import Progress
 from infobatch.pruner import Pruner
-from infobatch.sampler import PlanSampler
 from infobatch.schedule import paced
 
 require("lightning", ">=2.6,<2.7", extra="lightning")
@@ -26,7 +26,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.utilities import rank_zero_info  # noqa: E402
 from torch.optim.lr_scheduler import LRScheduler  # noqa: E402
 
-# Lightning cannot know that the sampler goes on where it stood.
+# Lightning cannot know that the sampler continues where it stopped.
 _NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 
 
@@ -34,7 +34,7 @@ class InfoBatchCallback(Callback):
     """Trains with pruned epochs: ``Trainer(callbacks=[InfoBatchCallback(train_data)])``.
 
     The module returns ``train_data.update(losses)`` from ``training_step`` and the train loader is
-    ``DataLoader(train_data, …, sampler=train_data.sampler)``. The callback sees to the rest: the
+    ``DataLoader(train_data, …, sampler=train_data.sampler)``. The callback takes care of the rest: the
     epochs' lengths, validation, per-step schedulers, several processes, checkpoints and logs.
 
     Without ``train_data`` it is taken from the train loader, for data that a ``LightningDataModule``
@@ -45,7 +45,7 @@ class InfoBatchCallback(Callback):
         if train_data is not None and not isinstance(train_data, InfoBatch | Pruner):
             raise TypeError(
                 f"InfoBatchCallback(train_data) got {type(train_data).__name__}, expected the InfoBatch "
-                "or Pruner that the train loader's sampler is of."
+                "or Pruner that the train loader's sampler belongs to."
             )
         self._pruner = train_data.pruner if isinstance(train_data, InfoBatch) else train_data
         self._fitting = False
@@ -68,8 +68,8 @@ class InfoBatchCallback(Callback):
         settings: Any = trainer  # not all that a Trainer has is declared
         if settings.overfit_batches > 0:
             raise ValueError(
-                f"InfoBatchCallback got Trainer(overfit_batches={settings.overfit_batches}), which takes "
-                "the sampler away. Use limit_train_batches, or leave the callback out while overfitting."
+                f"InfoBatchCallback got Trainer(overfit_batches={settings.overfit_batches}), which removes "
+                "the sampler. Use limit_train_batches, or leave the callback out while overfitting."
             )
         settings.callbacks = [self, *(other for other in settings.callbacks if other is not self)]
         connector = trainer._data_connector
@@ -80,6 +80,27 @@ class InfoBatchCallback(Callback):
             vars(connector)["_requires_distributed_sampler"] = lambda loader: (
                 _plan_sampler(loader) is None and requires(loader)
             )
+        self._set_full_length_with_data(trainer)
+
+    def _set_full_length_with_data(self, trainer: Trainer) -> None:
+        """Let ``Trainer.estimated_stepping_batches`` count full epochs.
+
+        Schedules are built for them, but the first epoch is a pruned one with ``initial_scores``.
+        """
+        loop = trainer.fit_loop
+        if "setup_data" in vars(loop):
+            return
+        setup_data = loop.setup_data
+
+        def then_set_length() -> None:
+            known = loop._combined_loader
+            setup_data()
+            if (
+                loop._combined_loader is not known
+            ):  # it returns at once where data is set up already
+                loop.max_batches = self._full_length(trainer)
+
+        vars(loop)["setup_data"] = then_set_length
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Pace the schedulers that step with the optimizer."""
@@ -100,14 +121,12 @@ class InfoBatchCallback(Callback):
             course = _Course(trainer, config.frequency)
             calls = course.calls(batches)
             if calls:
-                config.scheduler = cast(
-                    Any, paced(config.scheduler, cast(Pruner, course), steps_per_epoch=calls)
-                )
+                config.scheduler = cast(Any, paced(config.scheduler, course, steps_per_epoch=calls))
 
     # Epochs.
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check the loader, and go on where a checkpoint was taken."""
+        """Check the loader, and continue where a checkpoint was taken."""
         pruner = self._find_pruner(trainer)
         if trainer.max_epochs not in (-1, None, pruner.num_epochs):
             rank_zero_info(
@@ -119,7 +138,7 @@ class InfoBatchCallback(Callback):
             self._saved = None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say how many batches this epoch has."""
+        """Set how many batches this epoch has."""
         self._find_pruner(trainer)  # the loader may have been reloaded
         self._left, self._made = len(_train_loader(trainer)), 0
         self._set_length(trainer, _limited(self._left, trainer))
@@ -127,7 +146,7 @@ class InfoBatchCallback(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Name the batch after which validation comes next."""
+        """Set the batch after which validation runs next."""
         if self._next_length is not None:
             self._set_length(trainer, self._next_length)
             self._next_length = None
@@ -139,8 +158,7 @@ class InfoBatchCallback(Callback):
         pruner = self._find_pruner(trainer)
         batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready - self._made
         if batches < self._left:  # limit_train_batches
-            size = getattr(_train_loader(trainer).batch_sampler, "batch_size", 1)
-            pruner.break_off(batches * size)
+            pruner._course.leave_early(batches)
         numbers = pruner.savings.as_dict()
         # Lightning logs an epoch's metrics at the step of its last batch.
         step = trainer.fit_loop.epoch_loop._batches_that_stepped - 1
@@ -153,7 +171,7 @@ class InfoBatchCallback(Callback):
         trainer.fit_loop.max_batches = self._full_length(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say what was saved, below the progress bar."""
+        """Print what was saved, below the progress bar."""
         if self._pruner is None:
             return
         if self._saved is not None:  # a run that was over when it was saved
@@ -170,8 +188,9 @@ class InfoBatchCallback(Callback):
         self._unfilter()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the trainer back as it was."""
+        """Restore the trainer as it was."""
         vars(trainer._data_connector).pop("_requires_distributed_sampler", None)
+        vars(trainer.fit_loop).pop("setup_data", None)
         self._unfilter()
 
     # Checkpoints. Lightning asks every rank for its state and writes one.
@@ -200,7 +219,7 @@ class InfoBatchCallback(Callback):
             loop.get("state_dict", {}).pop("combined_loader", None)
 
     def _resume(self, trainer: Trainer, pruner: Pruner, state: dict[str, Any]) -> None:
-        """Make Lightning's counters and the pruner agree on where the run stands."""
+        """Make Lightning's counters and the pruner agree on where the run is."""
         loop: Any = trainer.fit_loop
         epochs, batches = loop.epoch_progress, loop.epoch_loop.batch_progress
         if loop.restarted_on_epoch_end:
@@ -244,11 +263,11 @@ class InfoBatchCallback(Callback):
         """The pruner of the train loader, or an error that says what is wrong with the loader."""
         loader = _train_loader(trainer)
         sampler = _plan_sampler(loader)
-        pruner = getattr(getattr(sampler, "begin", None), "__self__", None)
+        pruner = None if sampler is None else sampler.pruner
         if not isinstance(pruner, Pruner):
-            found = type(getattr(loader, "sampler", loader)).__name__
+            kind = type(getattr(loader, "sampler", loader)).__name__
             raise TypeError(
-                f"InfoBatchCallback found a train loader with {found}, expected the pruner's sampler. "
+                f"InfoBatchCallback found a train loader with {kind}, expected the pruner's sampler. "
                 "Build it with DataLoader(train_data, …, sampler=train_data.sampler)."
             )
         if self._pruner is None:
@@ -256,19 +275,19 @@ class InfoBatchCallback(Callback):
         if pruner is not self._pruner:
             raise ValueError(
                 "InfoBatchCallback found a train loader with the sampler of another InfoBatch than its "
-                "own, which would begin without scores. Build the InfoBatch once, not each time that "
-                "the loader is, and pass that one to InfoBatchCallback(train_data)."
+                "own, which would begin without scores. Build the InfoBatch once, not with every "
+                "loader, and pass that one to InfoBatchCallback(train_data)."
             )
         return pruner
 
     def _full_length(self, trainer: Trainer) -> int:
         """The batches of a whole epoch on this rank."""
         pruner, loader = self._find_pruner(trainer), _train_loader(trainer)
-        samples = ceil(pruner.num_samples / pruner._ranks().world_size)
+        samples = ceil(pruner.num_samples / pruner._course.find_ranks().world_size)
         batches = getattr(loader, "batch_sampler", None)
         if batches is None:
             return _limited(samples, trainer)
-        whole, rest = divmod(samples, batches.batch_size)
+        whole, rest = divmod(samples, getattr(batches, "full_batch_size", batches.batch_size))
         return _limited(whole + (rest > 0 and not batches.drop_last), trainer)
 
     def _set_length(self, trainer: Trainer, batches: int) -> None:
@@ -316,7 +335,8 @@ class _Course:
         loop: Any = self._trainer.fit_loop
         done, total = loop.epoch_loop.batch_progress.current.ready, int(loop.max_batches)
         epoch = loop.epoch_progress.current.processed
-        return Progress(epoch, done, max(self._last_call(total), 1))
+        total = max(self._last_call(total), 1)
+        return Progress(epoch, done, total, full=total)
 
     def _last_call(self, batches: int) -> int:
         """The last batch of an epoch after which Lightning steps the scheduler."""

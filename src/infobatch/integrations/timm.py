@@ -1,9 +1,11 @@
-"""What timm's training script needs: its loader, its losses a sample, its MixUp, its schedules."""
+"""What timm's training script needs: loader, per-sample losses, MixUp and checkpoints."""
 
 from __future__ import annotations
 
+import argparse
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ require("timm", ">=1.0.30,<1.1", extra="timm")
 
 import timm.data  # noqa: E402 - after the check of its version
 import timm.loss  # noqa: E402
+import timm.utils  # noqa: E402
 from timm.data.loader import PrefetchLoader  # noqa: E402
 from timm.data.mixup import mixup_target  # noqa: E402
 
@@ -33,24 +36,25 @@ _REFUSED = {
 }
 
 
-def create_loader(train_data: InfoBatch, *args: Any, **kwargs: Any) -> Any:
+def create_train_loader(train_data: InfoBatch, *args: Any, **kwargs: Any) -> Any:
     """timm's ``create_loader`` for a training set that prunes its own epochs: same arguments.
 
-    ``train_data`` wraps the data set that timm made; its transform is set as timm does it.
+    ``train_data`` wraps the data set that timm made; its transform is set as timm does it. For
+    evaluation keep timm's ``create_loader``.
     """
     if not isinstance(train_data, InfoBatch):
         raise TypeError(
-            f"create_loader() got {type(train_data).__name__}, expected an InfoBatch: "
-            "infobatch.InfoBatch(dataset_train, num_epochs). For evaluation use timm's own."
+            f"create_train_loader() got {type(train_data).__name__}, expected an InfoBatch: "
+            "infobatch.InfoBatch(dataset_train, num_epochs). For evaluation use timm's create_loader."
         )
     for name, reason in _REFUSED.items():
         if kwargs.get(name):
             raise ValueError(
-                f"create_loader({name}={kwargs[name]!r}) does not go with pruning: {reason}. Leave it out."
+                f"create_train_loader({name}={kwargs[name]!r}) cannot be used with pruning: {reason}. Leave it out."
             )
     if isinstance(kwargs.get("collate_fn"), timm.data.FastCollateMixup):
         raise ValueError(
-            "create_loader(collate_fn=FastCollateMixup) loses the labels of the mixed samples, which "
+            "create_train_loader(collate_fn=FastCollateMixup) loses the labels of the mixed samples, which "
             "their scores need. Leave it out, and mix in the loop: infobatch.integrations.timm.Mixup."
         )
     loader = timm.data.create_loader(train_data.dataset, *args, **kwargs)
@@ -73,7 +77,7 @@ def create_loader(train_data: InfoBatch, *args: Any, **kwargs: Any) -> Any:
 
 
 class Mixup(timm.data.Mixup):  # type: ignore[misc]
-    """timm's ``Mixup`` (MixUp, CutMix, all modes), which also remembers who was mixed with whom.
+    """timm's ``Mixup`` (MixUp, CutMix, all modes), which also remembers which samples were mixed.
 
     Give it to :func:`per_sample` beside the criterion.
     """
@@ -100,10 +104,10 @@ class Mixup(timm.data.Mixup):  # type: ignore[misc]
 def per_sample(
     criterion: nn.Module, mixup: Mixup | None = None
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor | PerSample]:
-    """A criterion's losses, one a sample, whose plain mean is what the criterion returns.
+    """A criterion's losses, one per sample, whose plain mean is what the criterion returns.
 
     For ``nn.CrossEntropyLoss`` and timm's ``LabelSmoothingCrossEntropy``, ``SoftTargetCrossEntropy``
-    and ``BinaryCrossEntropy``. With ``mixup`` the losses are shared out to the samples that were
+    and ``BinaryCrossEntropy``. With ``mixup`` the losses are divided among the samples that were
     mixed, and ranked by the score of the paper's appendix A.3: what the model's probabilities of a
     sample's label miss of the mixed targets, in both places where the sample is.
     """
@@ -113,7 +117,7 @@ def per_sample(
     if not isinstance(mixup, Mixup):
         raise TypeError(
             f"per_sample(mixup=…) got {type(mixup).__module__}.{type(mixup).__name__}, expected "
-            "infobatch.integrations.timm.Mixup: timm's own forgets which labels it has mixed."
+            "infobatch.integrations.timm.Mixup: timm's own does not keep the labels that it has mixed."
         )
     if isinstance(criterion, timm.loss.LabelSmoothingCrossEntropy):
         raise TypeError(
@@ -141,7 +145,7 @@ def _unreduced(criterion: nn.Module) -> Losses:
     raise TypeError(
         f"per_sample() got {type(criterion).__name__}, expected nn.CrossEntropyLoss without class weights, or timm's "
         "LabelSmoothingCrossEntropy, SoftTargetCrossEntropy or BinaryCrossEntropy with the mean over "
-        "the batch. For another loss pass update() a 1-D tensor of your own, one loss a sample."
+        "the batch. For another loss pass update() a 1-D tensor of your own, one loss per sample."
     )
 
 
@@ -151,7 +155,7 @@ def _soft_target_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> to
 
 
 class _Mixed:
-    """The losses of a mixed batch, shared out to the samples in it."""
+    """The losses of a mixed batch, divided among the samples in it."""
 
     def __init__(self, criterion: nn.Module, losses_of: Losses, mixup: Mixup) -> None:
         self._losses_of = losses_of
@@ -170,13 +174,13 @@ class _Mixed:
                 "before each forward; use timm's own criterion for evaluation."
             )
         lam = self._mixup.lam
-        own = others = self._losses_of(output, target)
+        at_home = others = self._losses_of(output, target)
         if self._divisible:
             smoothing, classes = self._mixup.label_smoothing, output.shape[1]
             pure = mixup_target(labels, classes, 1.0, smoothing)
-            own, others = self._losses_of(output, pure), self._losses_of(output, pure.flip(0))
+            at_home, others = self._losses_of(output, pure), self._losses_of(output, pure.flip(0))
         # A sample is in its own place with lam and in its partner's with what lam leaves there.
-        losses = lam * own + ((1 - lam) * others).flip(0)
+        losses = lam * at_home + ((1 - lam) * others).flip(0)
         return PerSample(losses, self._scores(output.detach(), target, labels, lam))
 
     def _scores(
@@ -185,16 +189,58 @@ class _Mixed:
         output = output.float()
         probabilities = output.sigmoid() if self._binary else functional.softmax(output, dim=1)
         missing = target.float() - probabilities
-        own = missing.gather(1, labels.unsqueeze(1)).squeeze(1)
+        in_place = missing.gather(1, labels.unsqueeze(1)).squeeze(1)
         in_partner = missing.flip(0).gather(1, labels.unsqueeze(1)).squeeze(1)
-        return own + torch.where(lam.flip(0) < 1, in_partner, 0.0)
+        return in_place + torch.where(lam.flip(0) < 1, in_partner, 0.0)
 
 
-def virtual_updates(train_data: InfoBatch, updates_per_epoch: int) -> int:
-    """How many updates of full-data training the samples so far stand for, for ``step_update``.
+_ENTRY = "infobatch"  # in timm's checkpoints
 
-    ``updates_per_epoch`` is that of the whole data, with which the scheduler was made. An epoch,
-    pruned or not, advances by as many, and the schedule ends at its end.
+
+class CheckpointSaver(timm.utils.CheckpointSaver):  # type: ignore[misc]
+    """timm's ``CheckpointSaver`` with one more argument, ``train_data``, whose state it also saves.
+
+    timm saves on one process alone. After an epoch's last update that is enough: the processes have
+    exchanged their losses in it. A recovery file from the middle of an epoch has only this process's
+    losses of that epoch.
     """
-    epoch, done, total = train_data.progress
-    return epoch * updates_per_epoch + min(done, total) * updates_per_epoch // total
+
+    def __init__(self, *args: Any, train_data: InfoBatch, task: Any, **kwargs: Any) -> None:
+        if not isinstance(train_data, InfoBatch):
+            raise TypeError(
+                f"CheckpointSaver(train_data=…) got {type(train_data).__name__}, expected the InfoBatch "
+                "that is trained on. Without pruning use timm.utils.CheckpointSaver."
+            )
+        super().__init__(*args, task=_TaskAndData(task, train_data), **kwargs)
+
+
+class _TaskAndData:
+    """Takes the task's place where timm's saver asks what to save."""
+
+    def __init__(self, task: Any, train_data: InfoBatch) -> None:
+        self._task = task
+        self._train_data = train_data
+
+    def get_checkpoint_state(self, ema: bool = False, **options: Any) -> dict[str, Any]:
+        """The task's entries of a checkpoint, and one of our own."""
+        entries: dict[str, Any] = self._task.get_checkpoint_state(ema=ema, **options)
+        # Recovery files are written in the middle of an epoch, where the other ranks do not take part.
+        return entries if ema else {**entries, _ENTRY: self._train_data.state_dict(gather=False)}
+
+
+def load_pruning(train_data: InfoBatch, checkpoint_path: str | Path) -> None:
+    """Load the state of ``train_data`` from a checkpoint that :class:`CheckpointSaver` has written.
+
+    After the scheduler was made: from here on the loader's length is that of the next epoch.
+    """
+    with torch.serialization.safe_globals(
+        [argparse.Namespace]
+    ):  # timm saves the script's arguments
+        checkpoint = torch.load(checkpoint_path, map_location="cpu", weights_only=True, mmap=True)
+    if _ENTRY not in checkpoint:
+        raise ValueError(
+            f"load_pruning() found no scores in {checkpoint_path}, expected a checkpoint of "
+            "infobatch.integrations.timm.CheckpointSaver. Leave the call out to continue without "
+            "scores: the next epoch then visits all samples."
+        )
+    train_data.load_state_dict(checkpoint[_ENTRY])

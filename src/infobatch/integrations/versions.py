@@ -1,4 +1,4 @@
-"""Whether the framework that an integration is for is there, in a version that it was tested with."""
+"""Whether the framework of an integration is installed, in a version that it was tested with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def require(package: str, versions: str, *, extra: str) -> None:
-    """Raise an ImportError that says what to install, unless ``package`` is there in ``versions``."""
+    """Raise an ImportError that says what to install, unless ``package`` is installed in ``versions``."""
     advice = f"Install it with: pip install 'infobatch[{extra}]'"
     try:
         installed = metadata.version(package)

@@ -19,7 +19,7 @@ def write(folder: str, state: dict[str, Any]) -> None:
 
 
 def read(folder: str) -> dict[str, Any]:
-    """Read the state, or say why a run cannot go on from this checkpoint."""
+    """Read the state, or raise an error if a run cannot continue from this checkpoint."""
     path = Path(folder) / NAME
     if not path.is_file():
         raise FileNotFoundError(

@@ -1,14 +1,16 @@
-"""What a user says about pruning to the Trainer."""
+"""The Trainer's settings for pruning."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
 
 from infobatch.policies import Policy, resolve_policy
-from infobatch.policies.ratio import check_ratio
 from infobatch.pruner import Pruner
-
-_DEFAULT_RATIO = 0.5
 
 
 @dataclass(frozen=True)
@@ -19,23 +21,30 @@ class InfoBatchConfig:
     InfoBatchConfig(prune_ratio=0.3, delta=0.875, seed=1, policy=None)
     """
 
-    prune_ratio: float = _DEFAULT_RATIO
+    prune_ratio: float | None = None
     delta: float = 0.875
     seed: int = 0
     policy: Policy | str | None = None
+    initial_scores: torch.Tensor | np.ndarray[Any, Any] | str | PathLike[str] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        self.pruner_for(num_samples=1, num_epochs=1)  # refuses what it cannot take, here and now
+        if self.initial_scores is None:
+            self.pruner_for(
+                num_samples=1, num_epochs=1
+            )  # refuses what it cannot take, here and now
+        else:  # whether they fit the data shows when there is data
+            replace(self, initial_scores=None)
 
     def pruner_for(self, num_samples: int, num_epochs: int) -> Pruner:
-        """A new pruner, for loaders that Accelerate deals out to the ranks."""
-        check_ratio("InfoBatchConfig(prune_ratio=…)", self.prune_ratio)
-        own_ratio = self.policy is not None and self.prune_ratio == _DEFAULT_RATIO
+        """A new pruner, for loaders whose batches Accelerate shards among the ranks."""
         return Pruner(
             num_samples,
             num_epochs,
-            policy=resolve_policy(self.policy, ratio=None if own_ratio else self.prune_ratio),
+            policy=resolve_policy(self.policy, ratio=self.prune_ratio),
             delta=self.delta,
             seed=self.seed,
+            initial_scores=self.initial_scores,
             global_order=True,
         )

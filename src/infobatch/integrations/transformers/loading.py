@@ -37,14 +37,14 @@ class EpochSampler(Sampler[int]):
     """The current pruner's epochs, as the Trainer walks them.
 
     Its length is always that of the whole epoch. After a resume the Trainer skips the batches that
-    were trained on, so that epoch is handed out from its start, although the pruner goes on from
+    were trained on, so that epoch is issued from its start, although the pruner continues from
     its middle: this way Accelerate fills up the last round of batches with the same samples as if
     there had been no interruption.
     """
 
     def __init__(self, pruner: Callable[[], Pruner]) -> None:
         self._pruner = pruner
-        self.of_all_data = False  # say the length that an epoch over all data has
+        self.of_all_data = False  # have the length of an epoch over all data
         self.resumed = False  # the epoch was begun before a checkpoint
 
     def __iter__(self) -> Iterator[int]:
@@ -59,5 +59,5 @@ class EpochSampler(Sampler[int]):
         return pruner.num_samples if self.of_all_data else len(pruner.plan)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next; saying it twice changes nothing."""
+        """Set the next epoch; a second call with the same number changes nothing."""
         self._pruner().set_epoch(epoch)

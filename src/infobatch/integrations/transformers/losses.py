@@ -1,4 +1,4 @@
-"""One loss a sample, from what a model returns beside its own mean loss."""
+"""One loss per sample, from what a model returns beside its own mean loss."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def from_outputs(
         logits, labels = logits[..., :-1, :], labels[..., 1:]
     if labels.dim() == logits.dim() and labels.shape[-1] == 1:
         labels = labels.squeeze(-1)
-    if logits.shape[:-1] != labels.shape or labels.is_floating_point():
+    shifts_samples = shift and labels.dim() < 2  # there is one label for the whole sample
+    if logits.shape[:-1] != labels.shape or labels.is_floating_point() or shifts_samples:
         return None
     losses = functional.cross_entropy(
         logits.flatten(0, -2).float(),

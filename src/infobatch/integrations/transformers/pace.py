@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from infobatch.epoch.progress import Progress
 from infobatch.pruner import Pruner
 
 
@@ -24,9 +25,10 @@ class EpochUnderWay:
     samples_at_once: int  # in a batch, over all ranks
 
     @property
-    def samples_done(self) -> int:
-        """How many of the samples have been trained on, over all ranks."""
-        return min(self.batches_done * self.samples_at_once, self.samples)
+    def progress(self) -> Progress:
+        """The same in samples, over all ranks."""
+        done = self.batches_done * self.samples_at_once
+        return Progress(self.epoch, done, self.samples, full=self.samples)
 
     @property
     def over(self) -> bool:
@@ -36,15 +38,14 @@ class EpochUnderWay:
 
 @dataclass(frozen=True)
 class Course:
-    """A training run in full-data steps: so many an epoch, so many in all."""
+    """A training run in full-data steps: so many per epoch, so many in all."""
 
     steps_per_epoch: int
     steps: int
 
     def due(self, now: EpochUnderWay) -> int:
-        """Full-data steps by now, in proportion to the epoch's samples, as ``paced`` has it."""
-        in_epoch = now.samples_done * self.steps_per_epoch // now.samples
-        return min(now.epoch * self.steps_per_epoch + in_epoch, self.steps)
+        """Full-data steps by now, in proportion to the epoch's samples."""
+        return min(now.progress.full_steps(self.steps_per_epoch), self.steps)
 
     def steps_to_make(self, epoch: int, of: int) -> int:
         """How many of an epoch's ``of`` steps are made before the run is over."""
@@ -55,13 +56,13 @@ class Course:
         """The steps of this epoch, exactly, and of the later ones, as far as can be known."""
         to_make = self.steps_to_make(epoch, of)
         for later in range(epoch + 1, pruner.num_epochs):
-            pruned = epoch > 0 and pruner.prunes(later)
+            pruned = not pruner.plan.whole and pruner._course.planner.prunes(later)
             to_make += self.steps_to_make(later, of if pruned else self.steps_per_epoch)
         return to_make
 
 
 class VirtualSteps:
-    """A learning-rate scheduler for full data's steps that advances by those that have fallen due.
+    """A learning-rate scheduler for full data's steps that advances by those that are due.
 
     Everything but ``step`` and the state is the inner scheduler's, which is at ``scheduler``.
     """
@@ -83,7 +84,7 @@ class VirtualSteps:
         return {"scheduler": self.scheduler.state_dict(), "made": self._made}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of :meth:`state_dict`."""
+        """Continue from a state of :meth:`state_dict`."""
         self.scheduler.load_state_dict(state["scheduler"])
         self._made = state["made"]
 

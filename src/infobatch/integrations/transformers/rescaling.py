@@ -17,7 +17,7 @@ from infobatch.integrations.transformers.losses import IGNORED
 from infobatch.per_sample import PerSample
 
 WAY_OUT = (
-    "Override per_sample_losses(self, model, inputs, outputs): return one loss a sample, whose mean is "
+    "Override per_sample_losses(self, model, inputs, outputs): return one loss per sample, whose mean is "
     "the batch's loss"
 )
 
@@ -30,27 +30,37 @@ class ItemShares(NamedTuple):
     before_ranks: Any  # like by_items, before the Trainer makes up for the mean over ranks
 
     @classmethod
-    def of(cls, trainer: Any, inputs: Mapping[str, Any], num_items: Any) -> ItemShares:
-        """The factors for a batch; ``num_items`` counts the items of the whole optimizer step."""
+    def of(
+        cls, trainer: Any, inputs: Mapping[str, Any], num_items: Any, *, shift: bool
+    ) -> ItemShares:
+        """The factors for a batch; ``num_items`` counts the items of the whole optimizer step.
+
+        ``shift``: the first label of each row is not trained on, because nothing predicts it.
+        """
         if num_items is None:
             share = 1 / trainer.current_gradient_accumulation_steps
             return cls(share, 1.0, share)
         if inputs.get("shift_labels") is not None:
             labels = inputs["shift_labels"]
         else:
-            labels = inputs["labels"][..., 1 if trainer._loss_shifts_labels else 0 :]
+            labels = inputs["labels"][..., 1 if shift else 0 :]
         share = labels.ne(IGNORED).sum() / num_items
         ranks = 1
         if trainer.args.average_tokens_across_devices:
             ranks = trainer.accelerator.num_processes // trainer.get_tp_size()
         return cls(share * ranks, float(ranks), share)
 
+    def distance(self, loss: torch.Tensor, mean: torch.Tensor) -> float:
+        """How far the closer of the two factors leaves the samples' mean from the batch's loss."""
+        got = float(loss)
+        return min(abs(got - float(mean * factor)) for factor in (self.by_items, self.by_batch))
+
 
 class Share:
     """Which of the two factors the model's loss has.
 
-    ``trusted``: the user says what the samples' losses are, so that a difference (an auxiliary loss
-    that belongs to no sample, say) is meant, and stays as it is.
+    ``trusted``: the user defines the samples' losses, so that a difference (an auxiliary loss that
+    belongs to no sample, for instance) is intended, and stays as it is.
     """
 
     def __init__(self, *, trusted: bool) -> None:
@@ -71,19 +81,20 @@ class Share:
             return None
         exact = loss.dtype in (torch.float32, torch.float64)
         room = (1e-3 if exact else 2e-2) * max(abs(got), 1e-3)
-        off = min(abs(got - by_items), abs(got - by_batch))
-        if off > room and not self._trusted:
+        if shares.distance(loss, mean) > room and not self._trusted:
             raise RuntimeError(
                 f"compute_loss() got a loss of {got:.6g} for the first batch, but the losses of its "
                 f"samples make {by_items:.6g}. Expected a loss that is a mean over the samples or their "
-                f"tokens, as transformers' own are. {WAY_OUT}; what the loss has beyond that (a "
-                "router's auxiliary loss, say) is then trained on unscaled."
+                "tokens, as transformers' own are. Possible causes: the model shifts the labels in a way "
+                "of its own (shifted by one position and not shifted were both tried), weights its "
+                f"classes, or adds an auxiliary loss. {WAY_OUT}; what the loss has beyond that (a "
+                "router's auxiliary loss, for instance) is then trained on unscaled."
             )
         return abs(got - by_items) <= abs(got - by_batch)
 
 
 class UnreducedLoss:
-    """Stands in for the user's ``compute_loss_func``, which returns one loss a sample."""
+    """Stands in for the user's ``compute_loss_func``, which returns one loss per sample."""
 
     def __init__(self, function: Callable[..., Any] | None, share: Any) -> None:
         self._function = function
@@ -91,7 +102,7 @@ class UnreducedLoss:
         self.per_sample: PerSample | None = None
 
     def __call__(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Call the function, keep what it says of each sample, and reduce."""
+        """Call the function, keep its per-sample losses, and reduce."""
         assert self._function is not None
         result = self._function(outputs, labels, num_items_in_batch=num_items_in_batch)
         if isinstance(result, torch.Tensor) and result.dim() == 1:

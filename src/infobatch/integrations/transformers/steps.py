@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from infobatch.integrations.transformers import losses
 from infobatch.integrations.transformers.loading import INDEX
@@ -21,7 +23,7 @@ else:
 
 CLASSIFIERS = {
     f"For{what}Classification" for what in ("Sequence", "Image", "Video", "Audio")
-}  # whose problem_type says which loss they have
+}  # whose problem_type tells which loss they have
 
 
 class WeightedSteps(_Base):
@@ -31,12 +33,18 @@ class WeightedSteps(_Base):
     _share: Share
     _under_way: EpochUnderWay | None = None
     _batch: Any = None  # the indices of the batch that is being trained on
-    _recorded = False  # its losses were noted
+    _recorded = False  # its losses were recorded
+    _plain_share: Any = 1.0  # its loss without weights / with weights
+    _shift: bool | None = None  # whether position t predicts label t + 1; the first batch shows it
+
+    def _forget_batches(self) -> None:
+        self._share = Share(trusted=self._defines_samples_losses)
+        self._shift = None
 
     def training_step(
         self, model: Any, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Train on a batch, as ever, and note its samples' losses."""
+        """Train on a batch, as usual, and record its samples' losses."""
         index = inputs.pop(INDEX, None)
         if index is None or self._under_way is None:
             raise RuntimeError(
@@ -44,19 +52,21 @@ class WeightedSteps(_Base):
                 "that get_train_dataloader() makes. If you override that, change the data collator or "
                 "the data set instead."
             )
-        self._batch, self._recorded = index, False
+        self._batch, self._recorded, self._plain_share = index, False, 1.0
         try:
             loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
         finally:
             self._batch = None
         if not self._recorded:
             raise RuntimeError(
-                "training_step() finished without the mixin's compute_loss(), so the samples went "
-                "unscored and unweighted. If your class overrides compute_loss, let it call "
+                "training_step() finished without the mixin's compute_loss(), so the samples got "
+                "no scores and no weights. If your class overrides compute_loss, let it call "
                 "super().compute_loss(…), or put the mixin before it: class New(InfoBatchMixin, Own)."
             )
         self._under_way.batches_done += 1
-        return loss
+        # What is returned is only logged: the weights would make it jump in pruned epochs.
+        plain: torch.Tensor = loss * self._plain_share
+        return plain
 
     def compute_loss(
         self,
@@ -74,9 +84,10 @@ class WeightedSteps(_Base):
         if self._batch is None:  # evaluation, prediction
             return compute(model, inputs)
         given = dict(inputs)  # the Trainer takes things out
-        items = ItemShares.of(self, given, num_items_in_batch)
+        items = partial(ItemShares.of, self, given, num_items_in_batch)
+        counted = items(shift=self._loss_shifts_labels)  # as the Trainer counts
         function, outputs = self.compute_loss_func, []
-        unreduced = UnreducedLoss(function, items.before_ranks)
+        unreduced = UnreducedLoss(function, counted.before_ranks)
         hook = model.register_forward_hook(lambda module, args, output: outputs.append(output))
         try:
             if function is not None:
@@ -88,11 +99,14 @@ class WeightedSteps(_Base):
         loss = result[0] if return_outputs else result
         samples = unreduced.per_sample
         if samples is None:
+            output = outputs[0] if outputs else None
+            if self._shift is None:
+                self._shift = self._find_shift(model, given, output, loss.detach(), items)
             with torch.set_grad_enabled(not self.pruner.plan.whole):
-                samples = self._samples(model, given, outputs)
-            factor = self._share.of(loss, samples.losses.mean(), items)
+                samples = self._samples(model, given, output)
+            factor = self._share.of(loss, samples.losses.mean(), items(shift=bool(self._shift)))
         else:
-            factor = items.by_items
+            factor = counted.by_items
         loss = self._rescaled(loss, samples, factor)
         return (loss, result[1]) if return_outputs else loss
 
@@ -105,7 +119,7 @@ class WeightedSteps(_Base):
                 "expected one each. If the data collator puts several samples into one row (padding-"
                 "free or packed), use one that pads."
             )
-        # A second forward of the same batch is weighted again, but not noted again.
+        # A second forward of the same batch is weighted again, but not recorded again.
         again, self._recorded = self._recorded, True
         if self.pruner.plan.whole:  # all weights are 1
             if not again:
@@ -116,17 +130,24 @@ class WeightedSteps(_Base):
         else:
             weighted = self.pruner.update(samples.losses, scores=samples.scores, index=index)
         rescaled: torch.Tensor = loss + (weighted - samples.losses.mean()) * factor
+        plain, with_weights = loss.detach(), rescaled.detach()
+        self._plain_share = torch.where(with_weights == 0, 1.0, plain / with_weights)
         return rescaled
 
     def per_sample_losses(
         self, model: Any, inputs: Mapping[str, Any], outputs: Any
     ) -> torch.Tensor | PerSample | None:
-        """One loss a sample, whose plain mean is the batch's loss: override for models of your own.
+        """One loss per sample, whose plain mean is the batch's loss: override for models of your own.
 
         ``inputs`` is the batch and ``outputs`` what ``model`` returned for it. Return a 1-D tensor, or
         a ``PerSample(losses, scores)`` where samples are to be ranked by something else. Here the
         losses are worked out from ``outputs.logits`` as transformers' own loss functions do it.
         """
+        return self._from_outputs(model, inputs, outputs, shift=bool(self._shift))
+
+    def _from_outputs(
+        self, model: Any, inputs: Mapping[str, Any], outputs: Any, *, shift: bool
+    ) -> PerSample | None:
         inner = self.accelerator.unwrap_model(model)
         classifies = (getattr(inner, "loss_type", None) or "") in CLASSIFIERS
         config = getattr(inner, "config", None)
@@ -134,19 +155,50 @@ class WeightedSteps(_Base):
             outputs,
             inputs,
             problem_type=getattr(config, "problem_type", None) if classifies else None,
-            shift=self._loss_shifts_labels,
+            shift=shift,
             label_smoothing=0.0 if self.label_smoother is None else self.label_smoother.epsilon,
         )
 
-    def _samples(self, model: Any, inputs: Mapping[str, Any], outputs: list[Any]) -> PerSample:
-        if self.compute_loss_func is not None and not self._says_samples_losses:
+    def _find_shift(
+        self,
+        model: Any,
+        inputs: Mapping[str, Any],
+        outputs: Any,
+        loss: torch.Tensor,
+        items: Callable[..., ItemShares],
+    ) -> bool | None:
+        """Whether the model's loss shifts the labels; None if this loss cannot tell.
+
+        Neither the class nor its ``loss_type`` tells: GPT-2 has no type and shifts, BART's decoder
+        has that of a causal model and does not. So the losses of both ways are compared with the
+        model's own.
+        """
+        distances = {}
+        with torch.no_grad():
+            for shift in (False, True):
+                samples = self._from_outputs(model, inputs, outputs, shift=shift)
+                if samples is not None:
+                    distances[shift] = items(shift=shift).distance(loss, samples.losses.mean())
+        if len(distances) < 2:
+            return True in distances
+        if not loss.isfinite():
+            return None
+        if math.isclose(*distances.values(), abs_tol=1e-6):
+            # All tokens have the same loss, as with a head of zeros: ask what transformers would call.
+            inner = self.accelerator.unwrap_model(model)
+            function = getattr(inner, "loss_function", None)
+            return function is ForCausalLMLoss and not inner.config.is_encoder_decoder
+        return min(distances, key=distances.__getitem__)
+
+    def _samples(self, model: Any, inputs: Mapping[str, Any], outputs: Any) -> PerSample:
+        if self.compute_loss_func is not None and not self._defines_samples_losses:
             raise TypeError(
-                "compute_loss_func returned a scalar, expected one loss a sample: a 1-D tensor, or "
-                "infobatch.per_sample.PerSample(losses, scores). Build the criterion with "
+                "compute_loss_func returned a scalar, expected one loss per sample: a 1-D tensor, or "
+                "infobatch.PerSample(losses, scores). Build the criterion with "
                 'reduction="none"; their mean is taken for you. Or keep it as it is, and: '
                 f"{WAY_OUT}."
             )
-        result = self.per_sample_losses(model, inputs, outputs[0] if outputs else None)
+        result = self.per_sample_losses(model, inputs, outputs)
         if result is None:
             name = type(self.accelerator.unwrap_model(model)).__name__
             raise TypeError(
@@ -156,5 +208,5 @@ class WeightedSteps(_Base):
         return result if isinstance(result, PerSample) else PerSample(result, result.detach())
 
     @property
-    def _says_samples_losses(self) -> bool:
+    def _defines_samples_losses(self) -> bool:
         return type(self).per_sample_losses is not WeightedSteps.per_sample_losses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -30,7 +31,7 @@ def check_arguments(args: Any) -> None:
     if args.n_gpu > 1:
         raise ValueError(
             f"InfoBatchTrainer got {args.n_gpu} GPUs in one process (torch.nn.DataParallel), expected "
-            "one a process. Start the script with torchrun, or set CUDA_VISIBLE_DEVICES."
+            "one per process. Start the script with torchrun, or set CUDA_VISIBLE_DEVICES."
         )
 
 
@@ -47,13 +48,18 @@ def check_dataset(dataset: Any) -> None:
 
 def check_interface(trainer: type, mixin: type) -> None:
     """Refuse a Trainer whose methods are no longer those that the mixin overrides."""
-    for name in _OVERRIDDEN:
+    check_overridden("transformers", trainer, mixin, _OVERRIDDEN)
+
+
+def check_overridden(package: str, trainer: type, mixin: type, names: Iterable[str]) -> None:
+    """Refuse a package whose trainer has other arguments in one of these methods."""
+    for name in names:
         ours = list(inspect.signature(getattr(mixin, name)).parameters)
         theirs = getattr(trainer, name, None)
         if theirs is None or list(inspect.signature(theirs).parameters) != ours:
             raise ImportError(
-                f"infobatch.integrations.transformers found a transformers whose Trainer.{name} is not "
-                f"the one it was written for, expected {name}({', '.join(ours)}). Install the version "
+                f"infobatch.integrations.{package} found a {package} whose {trainer.__name__}.{name} is "
+                f"not the one it was written for, expected {name}({', '.join(ours)}). Install the version "
                 "that infobatch was tested with (its constraints.txt), or a newer infobatch."
             )
 

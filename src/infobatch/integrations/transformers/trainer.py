@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import Trainer, TrainerCallback
@@ -15,7 +15,6 @@ from infobatch.integrations.transformers import checkpoint
 from infobatch.integrations.transformers.config import InfoBatchConfig
 from infobatch.integrations.transformers.loading import CarryIndex, EpochSampler
 from infobatch.integrations.transformers.pace import Course, EpochUnderWay, VirtualSteps
-from infobatch.integrations.transformers.rescaling import Share
 from infobatch.integrations.transformers.steps import WeightedSteps
 from infobatch.integrations.transformers.support import (
     check_arguments,
@@ -24,15 +23,17 @@ from infobatch.integrations.transformers.support import (
 )
 from infobatch.pruner import Pruner
 
+if TYPE_CHECKING:
+    from transformers import Trainer as _Base
+else:
+    _Base = object
 
-class InfoBatchMixin(WeightedSteps):
-    """Put this before a Trainer class: ``class MyTrainer(InfoBatchMixin, SFTTrainer): ...``.
 
-    The constructor takes one more argument, ``infobatch=InfoBatchConfig(…)``. ``pruner`` is the
-    :class:`~infobatch.Pruner`; each ``train()`` begins with a new one, or with a checkpoint's.
-    """
+class PrunedEpochs(_Base):
+    """The part of a mixin that has the ``pruner``; the other part sees batches and updates it."""
 
     data_collator: Any
+    _under_way: EpochUnderWay | None = None
 
     def __init__(self, *args: Any, infobatch: InfoBatchConfig | None = None, **kwargs: Any) -> None:
         if infobatch is not None and not isinstance(infobatch, InfoBatchConfig):
@@ -42,7 +43,7 @@ class InfoBatchMixin(WeightedSteps):
             )
         self.infobatch = infobatch or InfoBatchConfig()
         self._pruner: Pruner | None = None
-        self._share = Share(trusted=self._says_samples_losses)
+        self._forget_batches()
         self._epoch_sampler = EpochSampler(lambda: self.pruner)
         self._course: Course | None = None
         given = kwargs.get("args", args[1] if len(args) > 1 else None)
@@ -63,31 +64,48 @@ class InfoBatchMixin(WeightedSteps):
                 "train_dataset=… to the constructor."
             )
         pruner = self._pruner
-        if pruner is None or (pruner.is_fresh and pruner.num_samples != len(self.train_dataset)):
+        if pruner is None or (
+            pruner._course.is_fresh and pruner.num_samples != len(self.train_dataset)
+        ):
             pruner = self._new_pruner(self._expected_epochs())
         return pruner
 
+    def _forget_batches(self) -> None:
+        """Forget what earlier batches have shown: a new training begins."""
+
     def _new_pruner(self, num_epochs: int) -> Pruner:
         check_dataset(self.train_dataset)
-        self._pruner = self.infobatch.pruner_for(len(self.train_dataset), num_epochs)
+        config = self._pruning()
+        self._pruner = config.pruner_for(len(self.train_dataset), num_epochs)
         return self._pruner
 
+    def _pruning(self) -> InfoBatchConfig:
+        """The user's settings, completed where another rule than the mean is the default."""
+        return self.infobatch
+
     def _expected_epochs(self) -> int:
-        """The number of epochs, as the Trainer will reckon it when training begins."""
+        """The number of epochs, as the Trainer will compute it when training begins."""
         args = self.args
         if args.max_steps <= 0:
             return max(math.ceil(float(args.num_train_epochs)), 1)
-        rounded = math.floor if args.dataloader_drop_last else math.ceil
-        batches = rounded(
-            rounded(len(self.train_dataset) / self._train_batch_size) / args.world_size
-        )
+        batches = self._batches_of_all_data()
         steps_per_epoch: int = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
         return -(-int(args.max_steps) // steps_per_epoch)
 
+    def _batches_of_all_data(self) -> int:
+        """The batches of a whole epoch on one rank."""
+        rounded = math.floor if self.args.dataloader_drop_last else math.ceil
+        batches: int = rounded(len(self.train_dataset) / self._train_batch_size)
+        return int(rounded(batches / self.args.world_size))
+
     # The loader: the pruner's order, and the index in each batch.
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler:
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return self._epoch_sampler
+
+    def _carry_index(self, collate: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        """A collate function for pairs of index and sample that puts the indices into the batch."""
+        return CarryIndex(collate)
 
     def _get_dataloader(  # noqa: PLR0917 - the Trainer's signature
         self,
@@ -102,18 +120,18 @@ class InfoBatchMixin(WeightedSteps):
         if not is_training:
             return super()._get_dataloader(dataset, description, *options)
         check_dataset(dataset)
-        # What the model does not take is removed first, as ever, and the index added after it. The
+        # What the model does not take is removed first, as usual, and the index added after it. The
         # Trainer's own remover, around that once more, leaves pairs of index and sample alone.
         collate = self.data_collator
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset, description=description)
         else:
             collate = self._get_collator_with_removed_columns(collate, description=description)
-        own, self.data_collator = self.data_collator, CarryIndex(collate)
+        collator, self.data_collator = self.data_collator, self._carry_index(collate)
         try:
             return super()._get_dataloader(Indexed(dataset), description, *options)
         finally:
-            self.data_collator = own
+            self.data_collator = collator
 
     # The run: its length, its schedule, its epochs.
 
@@ -126,10 +144,10 @@ class InfoBatchMixin(WeightedSteps):
             self._epoch_sampler.of_all_data = False
         num_train_epochs, steps_per_epoch, *_, max_steps = values
         self._course = Course(steps_per_epoch, max_steps)
-        self._share = Share(trusted=self._says_samples_losses)
+        self._forget_batches()
         self._under_way = None
         pruner = self.pruner
-        if not pruner.is_fresh or pruner.num_epochs != num_train_epochs:
+        if not pruner._course.is_fresh or pruner.num_epochs != num_train_epochs:
             self._new_pruner(max(num_train_epochs, 1))
         return values
 
@@ -138,7 +156,7 @@ class InfoBatchMixin(WeightedSteps):
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         if isinstance(scheduler, ReduceLROnPlateau | GreedyLR):  # stepped by evaluations
             return scheduler
-        if isinstance(scheduler, VirtualSteps):  # the user's, in a second train(): it goes on
+        if isinstance(scheduler, VirtualSteps):  # the user's, in a second train(): it continues
             scheduler = scheduler.scheduler
         self.lr_scheduler = VirtualSteps(scheduler, self._steps_due)
         return self.lr_scheduler
@@ -169,7 +187,7 @@ class InfoBatchMixin(WeightedSteps):
         self._epoch_sampler.resumed = done > 0
         batches = len(train_dataloader)  # of this epoch: a pruned one has fewer
         at_once: int = getattr(train_dataloader, "total_batch_size", None) or self._train_batch_size
-        samples = min(batches * at_once, len(self.pruner.plan))
+        samples = self._samples_in(batches * at_once)
         self._under_way = EpochUnderWay(epoch, samples, batches, done, at_once)
         group = self.args.gradient_accumulation_steps
         steps = math.ceil(batches / group)
@@ -195,8 +213,12 @@ class InfoBatchMixin(WeightedSteps):
             steps_trained_in_current_epoch=steps_trained_in_current_epoch,
         )
 
+    def _samples_in(self, rows: int) -> int:
+        """How many samples of the epoch its batches have, which may be filled up with repeats."""
+        return min(rows, len(self.pruner.plan))
+
     def _end_epoch(self) -> None:
-        """Put the ranks' losses together and log, before the Trainer evaluates and saves."""
+        """Close the epoch and log, before the Trainer evaluates and saves."""
         now = self._under_way
         if now is not None and now.over:  # one that was broken off may be resumed
             self._close(now)
@@ -257,6 +279,14 @@ class _EpochEnd(TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._then()
+
+
+class InfoBatchMixin(WeightedSteps, PrunedEpochs):
+    """Put this before a Trainer class: ``class MyTrainer(InfoBatchMixin, SFTTrainer): ...``.
+
+    The constructor takes one more argument, ``infobatch=InfoBatchConfig(…)``. ``pruner`` is the
+    :class:`~infobatch.Pruner`; each ``train()`` begins with a new one, or with a checkpoint's.
+    """
 
 
 class InfoBatchTrainer(InfoBatchMixin, Trainer):

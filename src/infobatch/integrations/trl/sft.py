@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from infobatch.integrations.versions import require
+from trl import SFTTrainer
 
-require("trl", ">=1.16,<2", extra="trl")
-
-from trl import SFTTrainer  # noqa: E402
-
-from infobatch.integrations.transformers import InfoBatchConfig, InfoBatchMixin  # noqa: E402
-
-__all__ = ["InfoBatchConfig", "InfoBatchMixin", "InfoBatchSFTTrainer"]
+from infobatch.integrations.transformers import InfoBatchMixin
 
 
 class InfoBatchSFTTrainer(InfoBatchMixin, SFTTrainer):

@@ -1,0 +1,146 @@
+"""Prompts and their groups of completions: which are kept, in which order, with which weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils.data import Sampler
+
+from infobatch.integrations.transformers.loading import INDEX, EpochSampler
+from infobatch.memory.tracks import LastVisit, Track
+from infobatch.plan import Strata, keep_counts
+from infobatch.policies.base import Samples
+from infobatch.policies.checks import check_ratio
+
+
+@dataclass(frozen=True)
+class SpreadPrune:
+    """Prune a share ``ratio`` of the prompts whose last group had less spread than the mean.
+
+    The policy changes while a prompt is left out, and with it what its group would show. So the
+    probability to be kept grows with the epochs since the last visit: 1 − ratio after one epoch,
+    twice that after two, and so on up to 1. No prompt is left out for longer than 1/(1 − ratio) epochs,
+    and no weight exceeds that number. Prompts that were never seen are kept.
+
+    The number of kept prompts is rounded up to a multiple of ``batch``, the prompts that are generated
+    for at once, because TRL drops an incomplete batch.
+
+    >>> SpreadPrune(ratio=0.75)
+    SpreadPrune(ratio=0.75, batch=1)
+    """
+
+    ratio: float = 0.5
+    batch: int = 1
+    tracks: ClassVar[tuple[Track, ...]] = (LastVisit(),)
+
+    def __post_init__(self) -> None:
+        check_ratio("SpreadPrune(ratio=…)", self.ratio)
+
+    def strata(self, samples: Samples) -> Strata:
+        """Label a for the prompts below the mean that were last seen a epochs ago."""
+        scores = samples.scores
+        seen = ~np.isnan(scores)
+        mean = np.mean(scores[seen], dtype=np.float64) if seen.any() else -np.inf
+        # Shares of the ages 1, 2, … that are below 1; rounded, for 0.9 × 10 is not exactly 9.
+        keep = [(1 - self.ratio) * age for age in range(1, 254)]
+        keep = [share for share in keep if round(share, 9) < 1]
+        age = np.clip(samples.age, 1, None)
+        below = seen & (scores < np.float32(mean)) & (age <= len(keep))
+        labels = np.where(below, age, 0).astype(np.uint8)
+        sizes = np.bincount(labels, minlength=len(keep) + 1)
+        reported = (float(mean),) if seen.any() else ()
+        return Strata(labels, self._in_batches(sizes, keep), thresholds=reported)
+
+    def _in_batches(self, sizes: Any, keep: list[float]) -> tuple[float, ...]:
+        """The shares for which a multiple of ``batch`` prompts is kept, if there are as many."""
+        counts = keep_counts(sizes, keep)
+        missing = -int(counts.sum()) % self.batch
+        for age in range(len(keep), 0, -1):  # the oldest first
+            added = min(missing, int(sizes[age] - counts[age]))
+            counts[age] += added
+            missing -= added
+        return tuple(
+            int(count) / int(size) if size else 1.0
+            for count, size in zip(counts[1:], sizes[1:], strict=True)
+        )
+
+
+class GroupSampler(Sampler[int]):
+    """The epoch's prompts, as TRL's ``RepeatSampler`` repeats them.
+
+    Each generation batch has ``prompts`` different ones, each ``copies`` times in a row, and is read
+    ``repeats`` times, of which TRL uses the first. An incomplete one at the end is dropped.
+    """
+
+    def __init__(self, epoch: EpochSampler, *, prompts: int, copies: int, repeats: int) -> None:
+        self._epoch = epoch
+        self._prompts, self._copies, self._repeats = prompts, copies, repeats
+
+    def __iter__(self) -> Iterator[int]:
+        prompts = iter(self._epoch)
+        while len(batch := list(islice(prompts, self._prompts))) == self._prompts:
+            rows = np.tile(np.repeat(batch, self._copies), self._repeats)
+            yield from rows.tolist()
+
+    def __len__(self) -> int:
+        return len(self._epoch) // self._prompts * self._prompts * self._copies * self._repeats
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the next epoch; a second call with the same number changes nothing."""
+        self._epoch.set_epoch(epoch)
+
+
+class CarryIndexInRows:
+    """A collate function that adds its index to every row of the batch, as one more column."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, pairs: list[tuple[int, dict[str, Any]]]) -> Any:
+        """Collate the rows of ``(index, row)`` pairs."""
+        return self._collate([{**row, INDEX: index} for index, row in pairs])
+
+
+def group_scores(advantages: torch.Tensor, size: int) -> torch.Tensor:
+    """What the gradient of each group is proportional to: the root mean square of its advantages.
+
+    >>> group_scores(torch.tensor([1.0, -1.0, 0.0, 0.0]), 2)
+    tensor([1., 0.])
+    """
+    return advantages.float().view(-1, size).square().mean(1).sqrt()
+
+
+def effective_number(weights: torch.Tensor) -> torch.Tensor:
+    """Kish's effective size: as many equal weights give a mean that is as noisy.
+
+    >>> effective_number(torch.tensor([1.0, 1.0, 0.0]))
+    tensor(2.)
+    """
+    return weights.sum().square() / weights.square().sum().clamp(min=1e-12)
+
+
+class _ScaleGradient(torch.autograd.Function):
+    """Leaves a tensor as it is, and multiplies the gradient of each of its rows by a weight."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the same values."""
+        ctx.save_for_backward(weights)
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the rows' gradients, weighted."""
+        (weights,) = ctx.saved_tensors
+        return gradient * weights.to(gradient.dtype)[:, None], None
+
+
+def scale_gradient(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The same values, whose gradients are multiplied by one weight per row."""
+    scaled: torch.Tensor = _ScaleGradient.apply(rows, weights)  # type: ignore[no-untyped-call]
+    return scaled

@@ -1,0 +1,168 @@
+"""TRL's GRPOTrainer with pruned epochs: fewer generations for prompts that teach nothing.
+
+A prompt whose completions all get the same reward has no gradient. Which prompts those are is known only
+after generating, which is what costs. So prompts whose last group had little spread are generated for
+less often, and weigh more when they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from trl import GRPOTrainer
+
+from infobatch.integrations.transformers.config import InfoBatchConfig
+from infobatch.integrations.transformers.loading import INDEX
+from infobatch.integrations.transformers.support import check_overridden
+from infobatch.integrations.transformers.trainer import PrunedEpochs
+from infobatch.integrations.trl.groups import (
+    CarryIndexInRows,
+    GroupSampler,
+    SpreadPrune,
+    effective_number,
+    group_scores,
+    scale_gradient,
+)
+from infobatch.plan import Plan
+
+WEIGHTS = "infobatch_weights"
+
+
+class InfoBatchGRPOMixin(PrunedEpochs):
+    """Put this before a class derived from ``GRPOTrainer``, which gets the argument ``infobatch=``.
+
+    A prompt's score is the root mean square of its group's advantages. Without a policy of your own
+    prompts are pruned by :class:`~infobatch.integrations.trl.SpreadPrune` with the configuration's
+    ``prune_ratio``. The weight of a prompt multiplies the gradient of its completions, whatever the
+    loss is made of, and leaves the loss and the metrics that are logged as they are.
+    """
+
+    _weights: tuple[Plan, torch.Tensor] | None = None  # by prompt, of one epoch
+    _row_weights: torch.Tensor | None = None  # of the completions whose loss is being computed
+
+    # The loader: the pruner's prompts in groups, and the index in each row.
+
+    @property
+    def _prompts_at_once(self) -> int:
+        """The prompts of a generation batch, over all ranks."""
+        return int(self.args.generation_batch_size // self.num_generations)
+
+    @property
+    def _repeats(self) -> int:
+        return int(self.num_iterations * self.args.steps_per_generation)
+
+    def _pruning(self) -> InfoBatchConfig:
+        config = self.infobatch
+        if config.policy is not None:
+            return config
+        ratio = 0.5 if config.prune_ratio is None else config.prune_ratio
+        rule = SpreadPrune(ratio, batch=self._prompts_at_once)
+        return replace(config, policy=rule, prune_ratio=None)
+
+    def _get_train_sampler(self, dataset: Any = None) -> GroupSampler:
+        return GroupSampler(
+            self._epoch_sampler,
+            prompts=self._prompts_at_once,
+            copies=self.num_generations,
+            repeats=self._repeats,
+        )
+
+    def _carry_index(self, collate: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        return CarryIndexInRows(collate)
+
+    def _batches_of_all_data(self) -> int:
+        return len(self.train_dataset) // self._prompts_at_once * self._repeats
+
+    def _samples_in(self, rows: int) -> int:
+        return rows  # the same prompt in many of them
+
+    # A generation: its groups are scored, its completions weighted.
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        index = [row.pop(INDEX, None) for row in inputs]
+        output = super()._generate_and_score_completions(inputs)
+        if not self.model.training:
+            return output
+        if None in index:
+            raise RuntimeError(
+                "GRPOTrainer generated for prompts without their indices. Expected a batch of the "
+                "loader that get_train_dataloader() makes. If you override that, change the data set "
+                "instead."
+            )
+        advantages = output["advantages"]
+        rows = torch.tensor(index, device=advantages.device)
+        if not self.pruner.plan.whole:
+            output[WEIGHTS] = self._weights_of(rows)
+        self._record(rows, advantages)
+        return output
+
+    def _record(self, rows: torch.Tensor, advantages: torch.Tensor) -> None:
+        """Score the groups, which may lie across ranks: each rank gets all and reports its part."""
+        prompts = self.accelerator.gather(rows)[:: self.num_generations]
+        scores = group_scores(self.accelerator.gather(advantages), self.num_generations)
+        rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
+        if len(prompts) > rank:
+            shard = scores[rank::ranks]
+            self.pruner.update(shard, index=prompts[rank::ranks])
+        spread = scores > 0
+        metrics = self._metrics["train"]
+        metrics["infobatch/zero_spread_fraction"].append((~spread).float().mean().item())
+        effective = effective_number(self._weights_of(prompts) * spread)
+        metrics["infobatch/effective_prompts"].append(effective.item())
+        saved = self.pruner.savings.saved * self.num_generations
+        metrics["infobatch/generations_saved"] = [saved]
+
+    def _weights_of(self, prompts: torch.Tensor) -> torch.Tensor:
+        plan = self.pruner.plan
+        if self._weights is None or self._weights[0] is not plan:
+            weights = torch.ones(plan.num_samples)
+            weights[plan.order] = plan.weights.float()
+            self._weights = plan, weights.to(prompts.device)
+        return self._weights[1][prompts]
+
+    # A step: TRL's loss, with weighted gradients.
+
+    def training_step(
+        self, model: Any, inputs: Any, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Train on a part of the generated completions, as usual."""
+        loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+        if self._under_way is not None:
+            self._under_way.batches_done += 1
+        return loss
+
+    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+        self._row_weights = inputs.get(WEIGHTS)
+        try:
+            loss: torch.Tensor = super()._compute_loss(model, inputs)
+        finally:
+            self._row_weights = None
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        """The completions' log-probabilities and entropies: all that a loss depends on the model by."""
+        logps, entropies, aux_loss = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        weights = self._row_weights
+        if weights is not None and logps.requires_grad:
+            logps = scale_gradient(logps, weights)
+            if entropies is not None and entropies.requires_grad:
+                entropies = scale_gradient(entropies, weights)
+        return logps, entropies, aux_loss
+
+
+class InfoBatchGRPOTrainer(InfoBatchGRPOMixin, GRPOTrainer):
+    """``GRPOTrainer`` with one more argument, ``infobatch=InfoBatchConfig(…)``.
+
+    See :class:`InfoBatchGRPOMixin`; everything else is TRL's.
+    """
+
+
+check_overridden(
+    "trl",
+    GRPOTrainer,
+    InfoBatchGRPOMixin,
+    ("_get_train_sampler", "_generate_and_score_completions", "_compute_loss"),
+)
