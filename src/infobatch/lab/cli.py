@@ -1,50 +1,57 @@
-"""The command line: ``infobatch demo | compare | report | recipes | policies``."""
+"""The command line: ``infobatch demo | compare | select | score | report | recipes | policies``.
+
+What a command needs is imported when it runs: torch and scipy take seconds, and ``--help`` needs neither.
+"""
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from types import ModuleType
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from infobatch.lab.arms import parse_arms
-from infobatch.lab.comparison import Comparison
-from infobatch.lab.jobs import JobFailed
-from infobatch.lab.live import LiveTable, answers, results_table
-from infobatch.lab.recipes import DATA_VARIABLE, NEEDS, RECIPES, data_folder
-from infobatch.lab.report import write_report
-from infobatch.lab.results import read_results
-from infobatch.lab.run import parse_options, print_error
-from infobatch.lab.task import TaskError
-from infobatch.policies import POLICIES
+from infobatch.lab.datasets.folder import DATA_VARIABLE, data_folder
+from infobatch.lab.policy_list import policy_list
+from infobatch.lab.recipes.registry import NEEDS, RECIPES
 
 app = typer.Typer(
     help="Train on less data, get the same model: try it, and see whether it holds on your task.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # a bracket in a help text is a bracket
 )
-console = Console()
+LENGTHS = "0.4,0.6,0.8,1"
+DEMO_RATES = "0.1,0.2,0.4"
 
 
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Errors in words, without a traceback; Ctrl-C says how to go on."""
-    try:
-        yield
-    except (TaskError, ValueError, JobFailed) as error:
-        print_error(error)
-        raise typer.Exit(1 if isinstance(error, JobFailed) else 2) from None
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Stopped. The same command goes on from here.")
-        raise typer.Exit(130) from None
+def _commands() -> ModuleType:
+    from infobatch.lab import commands  # noqa: PLC0415 - brings torch, scipy and matplotlib
+
+    return commands
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from infobatch import __version__  # noqa: PLC0415 - only where it is asked for
+
+        typer.echo(f"infobatch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Train on less data, get the same model: try it, and see whether it holds on your task."""
 
 
 @app.command()
@@ -52,30 +59,60 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Where results go. [default: demo-output, or -smoke]")
     ] = None,
-    seed_count: Annotated[int, typer.Option("--seeds", min=1, help="Seeds per arm.")] = 1,
-    smoke: Annotated[bool, typer.Option(help="Seconds instead of minutes.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per arm and length.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 2,
+    smoke: Annotated[bool, typer.Option(help="A few samples: does it work?")] = False,
 ) -> None:
-    """Compare on the embedded Fashion-MNIST: all data, fewer epochs, random pruning, InfoBatch."""
-    with plain_errors():
-        comparison = Comparison(
-            "fashion",
-            parse_arms(ARMS),
-            seed_count,
-            out or _folder("demo-output", smoke),
-            smoke=smoke,
-            command=_command_line(),
-        )
-        _compare(comparison, jobs=1)
-
-
-ARMS = "full,short,random,infobatch,quantile"
+    """Compare on the embedded Fashion-MNIST: all data, random pruning, two rules of InfoBatch."""
+    _commands().compare(
+        "fashion",
+        arms=None,
+        lengths=LENGTHS,
+        seeds=seeds,
+        most_seeds=None,
+        out=out or _folder("demo-output", smoke),
+        data=None,
+        smoke=smoke,
+        jobs=jobs,
+        learning_rates=DEMO_RATES,
+        rate_seeds=None,
+        options=[],
+        log=None,
+    )
 
 
 @app.command()
 def compare(  # noqa: PLR0917 - a command line
     task: Annotated[str, typer.Argument(help="A recipe's name, or a Python file of your own.")],
-    arms: Annotated[str, typer.Option(help="Which arms, by name.")] = ARMS,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per arm, each with its own seed.")] = 5,
+    arms: Annotated[
+        str | None,
+        typer.Option(
+            help="Which arms, with options: full,mean:ratio=0.6,my_rules.py:MyRule. "
+            "[default: full,random,infobatch,quantile, and short with --lengths 1]"
+        ),
+    ] = None,
+    lengths: Annotated[
+        str, typer.Option(help="Shares of the epochs that every arm is trained for.")
+    ] = LENGTHS,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs per arm and length, each with its own seed.")
+    ] = 5,
+    most_seeds: Annotated[
+        int | None,
+        typer.Option(help="Add seeds up to this many until there is a decision; keeps the level."),
+    ] = None,
+    learning_rates: Annotated[
+        str | None,
+        typer.Option(
+            help="A grid such as 0.03,0.1,0.3: the best for each arm, by a validation split."
+        ),
+    ] = None,
+    rate_seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Seeds that choose from the grid. [default: 3, or --seeds if fewer]"
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where results go. [default: compare-TASK, or -smoke]")
     ] = None,
@@ -85,45 +122,99 @@ def compare(  # noqa: PLR0917 - a command line
     ] = None,
     smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
-    learning_rates: Annotated[
-        str | None,
-        typer.Option(help="A grid such as 0.03,0.1,0.3: each arm's best, by a validation split."),
+    option: Annotated[
+        list[str] | None, typer.Option("--set", help="A recipe's option: name=value.")
     ] = None,
-    option: Annotated[list[str], typer.Option("--set", help="A recipe's option: name=value.")] = [],  # noqa: B006
     log: Annotated[str | None, typer.Option(help="Curves for tensorboard or wandb.")] = None,
 ) -> None:
-    """Is pruning lossless on this task? Train the arms over seeds, and say it with an interval.
+    """Should you prune on this task, and how? Train the arms, and decide with an interval.
 
-    Stop it at any time: the same command goes on. More seeds may be added to the same folder.
+    Stop it at any time and run the same command to resume. More seeds and arms may be added to the
+    same folder.
     """
-    with plain_errors():
-        comparison = Comparison(
-            task,
-            parse_arms(arms),
-            seeds,
-            out or _folder(f"compare-{Path(task).stem}", smoke),
-            data=data,
-            smoke=smoke,
-            options=parse_options(option),
-            learning_rates=_numbers(learning_rates),
-            log=log,
-            command=_command_line(),
-        )
-        _compare(comparison, jobs=jobs)
+    _commands().compare(
+        task,
+        arms=arms,
+        lengths=lengths,
+        seeds=seeds,
+        most_seeds=most_seeds,
+        out=out or _folder(f"compare-{Path(task).stem}", smoke),
+        data=data,
+        smoke=smoke,
+        jobs=jobs,
+        learning_rates=learning_rates,
+        rate_seeds=rate_seeds,
+        options=option or [],
+        log=log,
+    )
 
 
-def _compare(comparison: Comparison, *, jobs: int) -> None:
-    with LiveTable(console, comparison) as live:
-        results = comparison.run(at_once=jobs, watch=live.watch)
-    _tell(results)
-    page = write_report(comparison.out)
-    console.print(f"Wrote {comparison.out / 'results.json'} and {page}", soft_wrap=True)
+@app.command()
+def select(  # noqa: PLR0917 - a command line
+    method: Annotated[
+        str, typer.Argument(help="How to choose: k_center, el2n, forgetting, random, …")
+    ],
+    task: Annotated[
+        str | None, typer.Argument(help="A recipe's name, or a Python file of your own.")
+    ] = None,
+    fraction: Annotated[float, typer.Option(help="The share of the samples to choose.")] = 0.3,
+    scores: Annotated[
+        Path | None, typer.Option(help="Choose by a file that export_scores() wrote.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Which column of it. [default: that of the method's name]")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A .npz, .csv or .parquet file. [default: METHOD-FRACTION.npz]"),
+    ] = None,
+    balanced: Annotated[
+        bool | None,
+        typer.Option(help="The same share of each class. [default: where there are classes]"),
+    ] = None,
+    networks: Annotated[
+        int, typer.Option(min=1, help="Networks that EL2N and GraNd average over.")
+    ] = 1,
+    proxy_epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Epochs of the proxy. [default: a fifth of the task's]"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="A method's option: name=value.")
+    ] = None,
+    recipe: Annotated[
+        list[str] | None, typer.Option("--set", help="A recipe's option: name=value.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help=f"The folder with a recipe's data sets. [env: {DATA_VARIABLE}]"),
+    ] = None,
+    smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
+) -> None:
+    """Choose a subset to train on, by a proxy or by an exported file of scores.
 
+    Writes the indices and weights, and a page with the most and least wanted samples. Stop it at any time and
+    run the same command to resume.
+    """
+    from infobatch.lab import select_command  # noqa: PLC0415 - brings torch, scipy and matplotlib
 
-def _tell(results: dict[str, Any]) -> None:
-    console.print(results_table(results))
-    for line in answers(results):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    request = select_command.Request(
+        method=method,
+        task=task,
+        fraction=fraction,
+        scores=scores,
+        column=column,
+        balanced=balanced,
+        seed=seed,
+        networks=networks,
+        proxy_epochs=proxy_epochs,
+        option=option or [],
+        recipe=recipe or [],
+        data=data,
+        smoke=smoke,
+    )
+    select_command.select(request, out)
 
 
 def _folder(name: str, smoke: bool) -> Path:
@@ -131,30 +222,51 @@ def _folder(name: str, smoke: bool) -> Path:
     return Path(f"{name}-smoke" if smoke else name)
 
 
-def _command_line() -> str:
-    return shlex.join(["infobatch", *sys.argv[1:]])
+@app.command()
+def score(  # noqa: PLR0917 - a command line
+    task: Annotated[str, typer.Argument(help="A recipe's name, or a Python file of your own.")],
+    out: Annotated[Path, typer.Option(help="The file of scores: .npz, .csv or .parquet.")] = Path(
+        "scores.npz"
+    ),
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Weights to score with. [default: those of model()]")
+    ] = None,
+    proxy: Annotated[
+        bool, typer.Option(help="Score with the task's proxy(), not model().")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the model's initial weights.")] = 0,
+    data: Annotated[
+        Path | None,
+        typer.Option(help=f"The folder with a recipe's data sets. [env: {DATA_VARIABLE}]"),
+    ] = None,
+    smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
+    option: Annotated[
+        list[str] | None, typer.Option("--set", help="A recipe's option: name=value.")
+    ] = None,
+) -> None:
+    """Score the training samples by a pass without gradients, for a first epoch that is pruned.
 
-
-def _numbers(text: str | None) -> list[float]:
-    if text is None:
-        return []
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [0.0]
-    if not all(number > 0 for number in numbers):
-        raise ValueError(f"--learning-rates got {text!r}, expected positive numbers: 0.03,0.1,0.3.")
-    return numbers
+    Use the file as initial_scores=, or in a comparison: --arms full,mean:scores=scores.npz, whose
+    cost then has that of the scoring in it.
+    """
+    _commands().score(
+        task,
+        out=out,
+        checkpoint=checkpoint,
+        proxy=proxy,
+        seed=seed,
+        data=data,
+        smoke=smoke,
+        options=option or [],
+    )
 
 
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="The --out folder of a comparison.")],
 ) -> None:
-    """Write the report of a comparison anew, also of one that is not finished."""
-    with plain_errors():
-        _tell(read_results(folder))
-        console.print(f"Wrote {write_report(folder)}", soft_wrap=True)
+    """Write the report of a comparison again, also of one that is not finished."""
+    _commands().report(folder)
 
 
 @app.command()
@@ -165,7 +277,7 @@ def recipes(
 ) -> None:
     """List the recipes and whether their data and packages are there."""
     folder = data_folder(data)
-    table = Table("recipe", "what", "ready")
+    rows = []
     for name, what in RECIPES.items():
         files, packages = NEEDS[name]
         missing = [
@@ -174,18 +286,23 @@ def recipes(
             if folder is None or not any((folder / name).exists() for name in file.split(" or "))
         ]
         missing += [f"package: {package}" for package in packages if find_spec(package) is None]
-        table.add_row(name, what, "yes" if not missing else "missing " + ", ".join(missing))
-    console.print(table)
-    console.print(f"Run one: infobatch compare NAME --data DIR (or ${DATA_VARIABLE}).")
+        rows.append((name, what, "ready" if not missing else "missing " + ", ".join(missing)))
+    _print_rows(rows)
+    typer.echo(f"Run one: infobatch compare NAME --data DIR (or ${DATA_VARIABLE}).")
 
 
 @app.command()
 def policies() -> None:
     """List the pruning policies."""
-    table = Table("policy", "what it does")
-    for name, policy in sorted(POLICIES.items()):
-        table.add_row(name, (policy.__doc__ or "").strip().splitlines()[0])
-    console.print(table)
+    _print_rows(sorted(policy_list().items()))
+
+
+def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
+    """A name, then what is said of it on lines of its own: nothing is cut at any width."""
+    for name, *texts in rows:
+        typer.echo(name)
+        for text in texts:
+            typer.echo(f"    {text}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from torch.utils.data import Dataset
 
-from infobatch.lab.recipes import DATA_VARIABLE, RECIPES, load_recipe
+from infobatch.lab.datasets.folder import DATA_VARIABLE
+from infobatch.lab.recipes.registry import RECIPES, load_recipe
 from infobatch.per_sample import PerSample
 
 _IS_A_TASK = "__infobatch_task__"  # what a user's file is told by, among the imported modules
@@ -40,14 +41,20 @@ def one_cycle(optimizer: torch.optim.Optimizer, total_steps: int) -> LRScheduler
 
 @dataclass(frozen=True)
 class Task:
-    """One training task. The first four are what a user's file must define; the rest has defaults.
+    """One training task. The first six are what a user's file must define; the rest has defaults.
 
     ``data()`` returns the training and the test set; ``model()`` a fresh network; ``losses(model,
     batch)`` the batch's per-sample losses (or a ``PerSample`` of ``infobatch.scoring``);
-    ``evaluate(model, data)`` the metric on a data set. ``margin`` is the loss of metric that one
-    would not mind, stated before any run. ``labels(data)`` and ``show(data, index)`` are for the
-    report: the class of each training sample, and a sample as a text or as an array of pixels.
+    ``evaluate(model, data)`` the metric on a data set. ``metric`` is its name, and ``margin`` the loss
+    of it that one would accept, in the metric's own unit, stated before any run.
+
+    ``unit`` is the word for a difference in the metric, such as ``"points"``. ``counts_items`` says
+    that the metric is the percentage of test items that the model gets right, so that the report can
+    say how much the test set's size matters. ``labels(data)``, ``class_names`` and
+    ``show(data, index)`` are for the report, too: the class of each training sample, the names of
+    classes 0, 1, and so on, and a sample as a text or as an array of pixels.
     ``extra_metrics(model, data)`` is what else the finished model is measured by, on the test set.
+    ``proxy()`` is a smaller model that ``losses`` takes as well, for ``infobatch score --proxy``.
     """
 
     name: str
@@ -55,6 +62,8 @@ class Task:
     model: Callable[[], nn.Module]
     losses: Callable[[nn.Module, Any], torch.Tensor | PerSample]
     evaluate: Callable[[nn.Module, Dataset[Any]], float]
+    metric: str
+    margin: float
     optimizer: Callable[[nn.Module, float], torch.optim.Optimizer] = adamw
     schedule: Callable[[torch.optim.Optimizer, int], LRScheduler] = one_cycle
     epochs: int = 10
@@ -63,24 +72,28 @@ class Task:
     evaluate_every: int = 1  # epochs; the last one is always evaluated
     num_workers: int = 0
     collate: Callable[[list[Any]], Any] | None = None
-    metric: str = "accuracy"
     higher_is_better: bool = True
-    margin: float = 0.5
+    unit: str = ""
+    counts_items: bool = False
+    class_names: Sequence[str] = ()
     labels: Callable[[Dataset[Any]], Sequence[int]] | None = None
     show: Callable[[Dataset[Any], int], Any] | None = None
     extra_metrics: Callable[[nn.Module, Dataset[Any]], dict[str, float]] | None = None
+    proxy: Callable[[], nn.Module] | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "evaluate_every"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise TaskError(
-                    f"{self.name}: {name} = {value!r}, expected a whole number from 1 on."
+                    f"{self.name}: {name} = {value!r}, expected a whole number, 1 or more."
                 )
         for name in ("margin", "learning_rate"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not value > 0 or not math.isfinite(value):
                 raise TaskError(f"{self.name}: {name} = {value!r}, expected a number above 0.")
+        if not isinstance(self.metric, str) or not self.metric:
+            raise TaskError(f"{self.name}: metric = {self.metric!r}, expected its name, a text.")
 
 
 def load_task(
@@ -137,21 +150,24 @@ def import_file(path: Path) -> ModuleType:
 
 def as_task(name: str, source: Any) -> Task:
     """Read a task off a module or an object that has its functions and settings as attributes."""
-    found = {"name": name}
+    values = {"name": name}
     for field in fields(Task):
         if field.name != "name" and getattr(source, field.name, None) is not None:
-            found[field.name] = getattr(source, field.name)
+            values[field.name] = getattr(source, field.name)
     missing = [
-        f"{field.name}()"
+        field.name if field.name in ("metric", "margin") else f"{field.name}()"
         for field in fields(Task)
-        if field.default is MISSING and field.name not in found
+        if field.default is MISSING and field.name not in values
     ]
     if missing:
         raise TaskError(
             f"{name} does not define {', '.join(missing)}. Expected data() -> (train, test), model(), "
-            "losses(model, batch) -> one loss a sample, and evaluate(model, data) -> number."
+            "losses(model, batch) -> one loss per sample, evaluate(model, data) -> number, and two "
+            'settings: metric, the name of that number, such as "accuracy"; and margin, the loss of '
+            "it that you would accept, in its own unit: 0.5 for half a point of an accuracy in "
+            "percent, 0.005 for the same of a fraction."
         )
-    return Task(**found)  # type: ignore[arg-type]
+    return Task(**values)  # type: ignore[arg-type]
 
 
 def size_of(name: str, data: Dataset[Any]) -> int:

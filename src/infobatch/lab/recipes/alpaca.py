@@ -16,9 +16,9 @@ from torch.utils.data import Dataset
 from transformers import LlamaForCausalLM
 
 from infobatch import PerSample, scoring
-from infobatch.lab.recipes import one_of
+from infobatch.lab.datasets.readers import Alpaca
+from infobatch.lab.options import one_of
 from infobatch.lab.recipes.evaluation import batches, only_looking
-from infobatch.lab.recipes.readers import Alpaca
 from infobatch.lab.recipes.stories260k import BOS, EOS, Stories260K
 
 EPOCHS = {"random_9k": 4, "dq_k5_1k": 5}  # longer, and the small selection is learned by heart
@@ -49,6 +49,7 @@ class Recipe:
     learning_rate = 2e-3
     evaluate_every = 2
     metric = "answer loss"
+    unit = "nats"
     higher_is_better = False
     margin = 0.02
 

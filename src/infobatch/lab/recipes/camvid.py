@@ -16,9 +16,9 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from infobatch import PerSample, scoring
+from infobatch.lab.datasets.readers import CamVid
+from infobatch.lab.datasets.tensors import Tensors
 from infobatch.lab.recipes.evaluation import batches, only_looking
-from infobatch.lab.recipes.readers import CamVid
-from infobatch.lab.recipes.tensors import Tensors
 
 NUM_CLASSES, VOID = 11, 11
 AUXILIARY_FACTOR = 0.4
@@ -40,6 +40,7 @@ class Recipe:
     learning_rate = 4e-3
     evaluate_every = 5
     metric = "mIoU"
+    unit = "points"
     margin = 1.0
 
     def __post_init__(self) -> None:
@@ -68,9 +69,9 @@ class Recipe:
         confusion = torch.zeros(NUM_CLASSES, NUM_CLASSES, dtype=torch.int64)
         with only_looking(model) as device:
             for images, masks in batches(data, 16):
-                found = model(prepared(images.to(device)))[0].argmax(1).cpu()
+                predicted = model(prepared(images.to(device)))[0].argmax(1).cpu()
                 counted = masks != VOID
-                pairs = masks[counted].long() * NUM_CLASSES + found[counted]
+                pairs = masks[counted].long() * NUM_CLASSES + predicted[counted]
                 confusion += torch.bincount(pairs, minlength=NUM_CLASSES**2).view_as(confusion)
         return 100 * mean_iou(confusion)
 

@@ -13,13 +13,26 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from infobatch.lab.datasets.readers import cifar10
+from infobatch.lab.datasets.tensors import Tensors
+from infobatch.lab.recipes.augmentation import shifted_and_flipped
 from infobatch.lab.recipes.image_classification import ImageClassification
-from infobatch.lab.recipes.readers import cifar10
-from infobatch.lab.recipes.tensors import Tensors
-from infobatch.lab.training import SMOKE_TRAIN
+from infobatch.lab.smoke import SMOKE_TRAIN
 
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 PADDING = 4
+CLASS_NAMES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 
 
 @dataclass
@@ -30,6 +43,7 @@ class Recipe(ImageClassification):
 
     epochs = 12
     margin = 0.5
+    class_names = CLASS_NAMES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,8 +66,8 @@ class Recipe(ImageClassification):
         return standardised(images)
 
     def augment(self, images: torch.Tensor) -> torch.Tensor:
-        """Crop and flip."""
-        return cropped_and_flipped(images)
+        """Shift and flip."""
+        return shifted_and_flipped(images, PADDING)
 
     def show(self, data: Dataset[Any], index: int) -> Any:
         """The image, as red, green and blue."""
@@ -66,19 +80,6 @@ def standardised(images: torch.Tensor) -> torch.Tensor:
     deviation = torch.tensor(DEVIATION, device=images.device).view(3, 1, 1)
     floats = images.float() / 255
     return ((floats - mean) / deviation).contiguous(memory_format=torch.channels_last)
-
-
-def cropped_and_flipped(images: torch.Tensor) -> torch.Tensor:
-    """Move each image by up to four pixels and mirror every second one; the whole batch at once."""
-    count, _, height, width = images.shape
-    padded = functional.pad(images, [PADDING] * 4)
-    top, left = torch.randint(2 * PADDING + 1, (2, count, 1), device=images.device)
-    rows = top + torch.arange(height, device=images.device)
-    columns = left + torch.arange(width, device=images.device)
-    mirrored = torch.rand(count, 1, device=images.device) < 0.5
-    columns = torch.where(mirrored, columns.flip(1), columns)
-    own = torch.arange(count, device=images.device).view(-1, 1, 1)
-    return padded[own, :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
 
 
 class ResidualBlock(nn.Module):

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from infobatch import PerSample, scoring
+from infobatch.lab.datasets.readers import Covertype
 from infobatch.lab.recipes.evaluation import accuracy, batches
-from infobatch.lab.recipes.readers import Covertype
 
 TRAIN_SHARE = 0.8
 
@@ -35,7 +35,14 @@ class Recipe:
     batch_size = 1024
     learning_rate = 4e-3
     metric = "accuracy"
+    unit = "points"
+    counts_items = True
     margin = 0.3
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The kinds of forest."""
+        return CLASSES
 
     def __post_init__(self) -> None:
         self.source = Covertype(self.folder)

@@ -16,12 +16,12 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from infobatch import PerSample, scoring
-from infobatch.lab import fashion
-from infobatch.lab.recipes import one_of
+from infobatch.lab.datasets import fashion
+from infobatch.lab.datasets.tensors import Tensors, column
+from infobatch.lab.options import one_of
 from infobatch.lab.recipes.denoising import NUM_TIMESTEPS, SIDE, Denoiser, denoiser_of, draw_images
 from infobatch.lab.recipes.evaluation import batches, only_looking
 from infobatch.lab.recipes.frechet import features_of, frechet_distance, train_classifier
-from infobatch.lab.recipes.tensors import Tensors, column
 
 PREDICTIONS = ("epsilon", "v_prediction", "sample")
 NUM_DRAWN, DRAWING_STEPS = 500, 20

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -43,3 +44,20 @@ def accuracy(
             right += int((model(prepare(inputs.to(device))).argmax(1) == labels.to(device)).sum())
             total += len(labels)
     return 100 * right / total
+
+
+def cross_entropy(
+    model: nn.Module,
+    data: Dataset[Any],
+    batch_size: int,
+    *,
+    prepare: Callable[[torch.Tensor], torch.Tensor] = lambda inputs: inputs,
+) -> float:
+    """The mean cross-entropy of samples ``(input, label)``: less noisy than an accuracy."""
+    total, count = 0.0, 0
+    with only_looking(model) as device:
+        for inputs, labels in batches(data, batch_size):
+            logits = model(prepare(inputs.to(device)))
+            total += float(functional.cross_entropy(logits, labels.to(device), reduction="sum"))
+            count += len(labels)
+    return total / count

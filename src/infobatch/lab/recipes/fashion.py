@@ -1,4 +1,8 @@
-"""Image classification on the embedded part of Fashion-MNIST: no data folder needed."""
+"""Image classification on the embedded part of Fashion-MNIST: no data folder needed.
+
+Few images to train on, moved and mirrored at random, so that half the epochs lose visibly and the
+comparison can tell; many to test on, since they cost little.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,57 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import Dataset
 
-from infobatch.lab import fashion
+from infobatch.lab.datasets import fashion
+from infobatch.lab.datasets.tensors import Tensors
+from infobatch.lab.recipes.augmentation import shifted_and_flipped
 from infobatch.lab.recipes.image_classification import ImageClassification
-from infobatch.lab.recipes.tensors import Tensors
+
+NUM_TRAIN = 5_000
+MOST_SHIFT = 1
+WIDTH = 16
 
 
 @dataclass
 class Recipe(ImageClassification):
-    """A small CNN, SGD by default."""
+    """A small CNN on images of half the size, SGD by default."""
 
-    epochs = 30
+    epochs = 40
+    evaluate_every = 10
     margin = 0.5
+    class_names = fashion.CLASS_NAMES
+
+    @property
+    def learning_rate(self) -> float:
+        """For SGD twice the usual: the best mean over the arms on a validation split."""
+        return 2 * super().learning_rate if self.optimizer_name == "sgd" else super().learning_rate
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """12,000 images to train, 2,000 to test."""
+        """5,000 images to train, 9,000 to test, of 14 × 14 pixels."""
         train_x, train_y, test_x, test_y = fashion.load()
-        return Tensors(train_x, train_y), Tensors(test_x, test_y)
+        images = functional.avg_pool2d(torch.cat([train_x, test_x]), 2)
+        labels = torch.cat([train_y, test_y])
+        self.background = float(images.min())
+        return (
+            Tensors(images[:NUM_TRAIN], labels[:NUM_TRAIN]),
+            Tensors(images[NUM_TRAIN:], labels[NUM_TRAIN:]),
+        )
 
     def model(self) -> nn.Module:
         """Four convolutions and a linear layer."""
-        return fashion.small_cnn()
+        return fashion.small_cnn(WIDTH).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def prepare(self, images: torch.Tensor) -> torch.Tensor:
+        """In the order of memory in which convolutions are fastest here."""
+        return images.contiguous(memory_format=torch.channels_last)
+
+    def augment(self, images: torch.Tensor) -> torch.Tensor:
+        """Shift and flip."""
+        return shifted_and_flipped(images, MOST_SHIFT, fill=self.background)
 
     def show(self, data: Dataset[Any], index: int) -> Any:
         """The image, as grey values."""

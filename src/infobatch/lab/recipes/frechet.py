@@ -44,9 +44,9 @@ def frechet_distance(first: torch.Tensor, second: torch.Tensor) -> float:
     12.0
     """
     means = first.mean(0) - second.mean(0)
-    one, other = torch.cov(first.T), torch.cov(second.T)
+    covariance, other = torch.cov(first.T), torch.cov(second.T)
     # tr (C C')^½ is the sum of the roots of the eigenvalues of C^½ C' C^½, which is symmetric.
-    values, vectors = torch.linalg.eigh(one)
+    values, vectors = torch.linalg.eigh(covariance)
     root = vectors * values.clamp_min(0).sqrt() @ vectors.T
     mixed = torch.linalg.eigvalsh(root @ other @ root).clamp_min(0).sqrt().sum()
-    return float(means.square().sum() + one.trace() + other.trace() - 2 * mixed)
+    return float(means.square().sum() + covariance.trace() + other.trace() - 2 * mixed)

@@ -11,11 +11,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from infobatch import PerSample, scoring
-from infobatch.lab.recipes import one_of
-from infobatch.lab.recipes.evaluation import accuracy
+from infobatch.lab.datasets.tensors import column
+from infobatch.lab.options import one_of
+from infobatch.lab.recipes.evaluation import accuracy, cross_entropy
 from infobatch.lab.recipes.mixing import MIXES, mix_images
 from infobatch.lab.recipes.optimizers import OPTIMIZERS, build_optimizer
-from infobatch.lab.recipes.tensors import column
 
 
 @dataclass
@@ -33,6 +33,8 @@ class ImageClassification:
 
     batch_size = 128
     metric = "accuracy"
+    unit = "points"
+    counts_items = True
 
     def __post_init__(self) -> None:
         one_of("optimizer", self.optimizer_name, tuple(OPTIMIZERS))
@@ -67,6 +69,10 @@ class ImageClassification:
     def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
         """Accuracy in percent."""
         return accuracy(model, data, 500, prepare=self.prepare)
+
+    def extra_metrics(self, model: nn.Module, data: Dataset[Any]) -> dict[str, float]:
+        """The test loss."""
+        return {"cross-entropy": cross_entropy(model, data, 500, prepare=self.prepare)}
 
     def labels(self, data: Dataset[Any]) -> list[int]:
         """The class of each sample."""

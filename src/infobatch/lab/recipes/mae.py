@@ -16,11 +16,11 @@ from torch.utils.data import Dataset
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
 from infobatch import PerSample, scoring
-from infobatch.lab.recipes.cifar10 import standardised
+from infobatch.lab.datasets.readers import cifar10
+from infobatch.lab.datasets.tensors import Tensors, column
+from infobatch.lab.recipes.cifar10 import CLASS_NAMES, standardised
 from infobatch.lab.recipes.evaluation import batches, only_looking
-from infobatch.lab.recipes.readers import cifar10
-from infobatch.lab.recipes.tensors import Tensors, column
-from infobatch.lab.training import SMOKE_TRAIN
+from infobatch.lab.smoke import SMOKE_TRAIN
 
 NUM_TRAIN, NUM_PROBE, NUM_TEST, NUM_CLASSES = 20_000, 10_000, 5_000, 10
 GRID = 8  # patches a side
@@ -43,7 +43,10 @@ class Recipe:
     learning_rate = 2e-3
     evaluate_every = 10
     metric = "linear probe accuracy"
+    unit = "points"
+    counts_items = True
     margin = 1.0
+    class_names = CLASS_NAMES
 
     def __post_init__(self) -> None:
         self.images = cifar10(self.folder, self.source)
@@ -114,8 +117,8 @@ class Recipe:
         mean, spread = features.mean(0), features.std(0).clamp_min(1e-6)
         weights = ridge_classifier((features - mean) / spread, labels)
         features, labels = frozen_features(model, data)
-        found = with_constant((features - mean) / spread) @ weights
-        return 100 * float((found.argmax(1) == labels).double().mean())
+        outputs = with_constant((features - mean) / spread) @ weights
+        return 100 * float((outputs.argmax(1) == labels).double().mean())
 
     def labels(self, data: Dataset[Any]) -> list[int]:
         """The class of each image."""

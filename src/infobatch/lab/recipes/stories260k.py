@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from infobatch.lab.recipes import require_data
+from infobatch.lab.datasets.folder import require_data
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 _GET = (

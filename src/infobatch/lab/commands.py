@@ -1,0 +1,171 @@
+"""What the commands do that train or judge something."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from infobatch.lab.compare.answer import print_answer
+from infobatch.lab.compare.comparison import Comparison
+from infobatch.lab.compare.jobs import JobFailed
+from infobatch.lab.compare.live import LiveTable
+from infobatch.lab.compare.results import read_results
+from infobatch.lab.options import parse_options
+from infobatch.lab.report.page import write_report
+from infobatch.lab.run.arms import parse_arms
+from infobatch.lab.run.scoring import score_task
+from infobatch.lab.run.writers import check_log
+from infobatch.lab.task import TaskError, load_task
+from infobatch.lab.terminal import print_error
+
+ARMS = "full,random,infobatch,quantile"
+ARMS_OF_ONE_LENGTH = "full,short,random,infobatch,quantile"
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Errors in words, without a traceback; Ctrl-C says how to resume."""
+    try:
+        yield
+    except (TaskError, ValueError, JobFailed) as error:
+        print_error(error)
+        raise typer.Exit(1 if isinstance(error, JobFailed) else 2) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Stopped. Run the same command to resume.")
+        raise typer.Exit(130) from None
+
+
+def compare(
+    task: str,
+    *,
+    arms: str | None,
+    lengths: str,
+    seeds: int,
+    most_seeds: int | None,
+    out: Path,
+    data: Path | None,
+    smoke: bool,
+    jobs: int,
+    learning_rates: str | None,
+    rate_seeds: int | None,
+    options: list[str],
+    log: str | None,
+) -> None:
+    """Make the runs that are missing, and tell what all of them say."""
+    console = Console()
+    with plain_errors():
+        shares = parse_lengths(lengths)
+        check_log(log)
+        check_data(data)
+        comparison = Comparison(
+            task,
+            parse_arms(arms or (ARMS if len(shares) > 1 else ARMS_OF_ONE_LENGTH)),
+            seeds,
+            out,
+            lengths=shares,
+            most_seeds=most_seeds,
+            data=data,
+            smoke=smoke,
+            options=parse_options(options),
+            learning_rates=parse_rates(learning_rates),
+            rate_seeds=rate_seeds,
+            log=log,
+            command=shlex.join(["infobatch", *sys.argv[1:]]),
+        )
+        check_writable(out)
+        with LiveTable(console, comparison) as live:
+            results = comparison.run(at_once=jobs, watch=live.watch)
+        print_answer(console, results)
+        page = write_report(out)
+        console.print(f"Wrote {out / 'results.json'} and {page}", soft_wrap=True, highlight=False)
+
+
+def score(
+    task: str,
+    *,
+    out: Path,
+    checkpoint: Path | None,
+    proxy: bool,
+    seed: int,
+    data: Path | None,
+    smoke: bool,
+    options: list[str],
+) -> None:
+    """Score a task's training set, and tell what that cost."""
+    with plain_errors():
+        check_data(data)
+        loaded = load_task(task, data=data, smoke=smoke, options=parse_options(options))
+        count, cost = score_task(
+            loaded, out, checkpoint=checkpoint, proxy=proxy, smoke=smoke, seed=seed
+        )
+        message = (
+            f"Scored {count:,} samples, which costs {cost:,.0f} training steps of one sample. "
+        )
+        Console().print(f"{message}Wrote {out}", soft_wrap=True, highlight=False, markup=False)
+
+
+def report(folder: Path) -> None:
+    """Tell what a comparison says, and write its page again."""
+    console = Console()
+    with plain_errors():
+        print_answer(console, read_results(folder))
+        console.print(f"Wrote {write_report(folder)}", soft_wrap=True, highlight=False)
+
+
+def parse_lengths(text: str) -> list[float]:
+    """Read shares of the epochs, of which one is 1."""
+    lengths = _numbers(text)
+    if not lengths or max(lengths) != 1 or len(set(lengths)) < len(lengths):
+        raise ValueError(
+            f"--lengths got {text!r}, expected different shares of the epochs, 1 among them: "
+            "0.4,0.6,0.8,1."
+        )
+    return lengths
+
+
+def parse_rates(text: str | None) -> list[float]:
+    """Read a grid of learning rates."""
+    if text is None:
+        return []
+    rates = _numbers(text)
+    if not rates or len(set(rates)) < len(rates):
+        raise ValueError(
+            f"--learning-rates got {text!r}, expected different positive numbers: 0.03,0.1,0.3."
+        )
+    return rates
+
+
+def _numbers(text: str) -> list[float]:
+    """Positive numbers, or none if one is not."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        return []
+    return numbers if all(0 < number < float("inf") for number in numbers) else []
+
+
+def check_data(folder: Path | None) -> None:
+    """Refuse a data folder that is not there."""
+    if folder is not None and not folder.is_dir():
+        raise ValueError(
+            f"--data got {folder}, which is not a folder. Expected the one with the data sets."
+        )
+
+
+def check_writable(out: Path) -> None:
+    """Refuse a folder that cannot be written, before anything starts."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out got {out}, which cannot be written ({error.strerror}). Choose another folder."
+        ) from error

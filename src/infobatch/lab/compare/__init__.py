@@ -1,0 +1,1 @@
+"""Many runs and what they come to: which to make, as processes, in one folder."""

@@ -1,0 +1,198 @@
+"""What a person reads at the end of a comparison: the decision, then the table it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from infobatch.lab.stats.outcome import decimals, signed
+from infobatch.lab.stats.records import FULL, RANDOM, SHORT, read_record
+from infobatch.lab.stats.sequential import ERROR_WITHOUT_DESIGN
+from infobatch.lab.stats.summary import Summary, mean_and_deviation, summarise
+
+Results = Mapping[str, Any]
+
+
+def print_answer(console: Console, results: Results) -> None:
+    """Print what results.json says, at any width and into a pipe without losing a letter."""
+    console.print(Text(headline(results), style="bold"), soft_wrap=True)
+    console.print(results_table(results))
+    for line in notes(results):
+        console.print(Text(line), soft_wrap=True)
+
+
+def headline(results: Results) -> str:
+    """The decision, in one or two sentences."""
+    decision = results["decision"]
+    if decision is None:
+        return "Not decided: no run on all data is finished yet."
+    return str(decision["sentence"])
+
+
+def results_table(results: Results) -> Table:
+    """Metric and cost by arm and length, the saving at equal quality, and a word for the verdict."""
+    digits = decimals(results["margin"])
+    several = len(results["seeds"]) > 1
+    by_processor = results["compared_seconds"] == "cpu_seconds"
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1))
+    for name, left in (
+        ("arm", True),
+        ("length", False),
+        (results["metric"], False),
+        ("passes saved", False),
+        ("CPU seconds" if by_processor else "seconds", False),
+        ("saved at equal quality", False),
+        ("against full", several),
+    ):
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
+    rows = summarise(map(read_record, results["runs"]), arms=results["arms"])
+    words = {
+        (verdict["arm"], verdict["length"]): verdict["outcome"]["word"]
+        for verdict in results["verdicts"]
+    }
+    for row in rows:
+        point = points(results).get((row.arm, row.length), {})
+        saving, to_full = point.get("saving"), point.get("to_full")
+        word = words.get((row.arm, row.length), "")
+        if not several:  # a verdict takes three seeds; what one seed has is a difference
+            word = "" if to_full is None else signed(to_full["mean"], digits)
+        table.add_row(
+            Text(f"{row.arm}*" if is_matched(row, results["arms"]) else row.arm),
+            f"{row.length:g}",
+            mean_and_deviation(row.metric, digits),
+            f"{row.saved_fraction:.1%}",
+            f"{(row.cpu_seconds if by_processor else row.seconds) or 0.0:.1f}",
+            "" if saving is None else saving["text"],
+            word,
+        )
+    return table
+
+
+def points(results: Results) -> dict[tuple[str, float], Mapping[str, Any]]:
+    """The frontier's points by arm and length; none before full data has a curve."""
+    frontier = results["frontier"] or {"points": []}
+    return {(point["arm"], point["length"]): point for point in frontier["points"]}
+
+
+def is_matched(row: Summary, arms: Sequence[str]) -> bool:
+    """Whether an arm costs what another one did, and is shown beside a third."""
+    return row.leader is not None and _has_third(arms)
+
+
+def _has_third(arms: Sequence[str]) -> bool:
+    return len(set(arms) - {FULL, SHORT, RANDOM}) > 1
+
+
+def matched_note(results: Results) -> str:
+    """Whose cost the controls have, where they are shown beside a third arm; else empty."""
+    matched = [arm for arm in results["arms"] if arm in (SHORT, RANDOM)]
+    if not matched or not _has_third(results["arms"]):
+        return ""
+    verb = "costs" if len(matched) == 1 else "cost"
+    return f"{' and '.join(matched)} {verb} what {results['leader']} did."
+
+
+def matched_name(row: Summary, arms: Sequence[str]) -> str:
+    """An arm's name, with whose cost it has where that must be said."""
+    return f"{row.arm} (cost of {row.leader})" if is_matched(row, arms) else row.arm
+
+
+def notes(results: Results) -> list[str]:
+    """What else there is to say: the gate, each arm's verdict at full length, the grid's cost."""
+    lines = []
+    gate, decision = results["gate"], results["decision"]
+    if gate is not None and decision["kind"] != "shorten first":
+        lines.append(gate["text"])
+    longest = max(results["lengths"])
+    several = len(results["seeds"]) > 1
+    lines += [
+        f"{row['arm']}: {row['outcome']['text']}{flips(row)}"
+        for row in results["verdicts"]
+        if row["length"] == longest and several  # of one seed, the decision says what it can say
+    ]
+    if matched := matched_note(results):
+        lines.append(f"* {matched}")
+    if results["tried_rates"]:
+        lines.append(grid_note(results))
+    lines += [note for note in (added_seeds(results), stopping_note(results)) if note]
+    if results["smoke"]:
+        lines.append("A smoke run: it shows that everything works, and says nothing about quality.")
+    return lines
+
+
+def flips(verdict: Mapping[str, Any]) -> str:
+    """The verdicts on fewer seeds, where they were other ones."""
+    if not verdict["earlier"]:
+        return ""
+    earlier = [f"“{row['word']}” with {row['seeds']} seeds" for row in verdict["earlier"]]
+    return f" The verdict has changed as seeds were added; it was {', then '.join(earlier)}."
+
+
+def grid_note(results: Results) -> str:
+    """How the learning rates were chosen, what that cost, and whether the grid was wide enough."""
+    cost, seeds = results["rate_cost"], results["rate_seeds"]
+    rates = ", ".join(f"{rate:g}" for rate in results["learning_rates"])
+    by = f"{seeds} seeds" if seeds > 1 else "one seed"
+    return (
+        f"Learning rates {rates} were tried for every arm on a validation split, at "
+        f"{min(results['lengths']):g} × the epochs, with {by} outside the comparison: "
+        f"{cost['runs']} runs, {cost['share']:.0%} of all sample passes. {_tie_rule(results)}"
+        f"{_at_the_edge(results)}"
+    )
+
+
+def _tie_rule(results: Results) -> str:
+    if results["rate_seeds"] == 1:
+        return "One seed cannot tell close rates apart, so the choice is partly luck."
+    return (
+        "The best mean is taken; of rates within one standard error of it, the task's own "
+        f"({results['learning_rate']:g}), or else the one nearest to the middle of the grid."
+    )
+
+
+def _at_the_edge(results: Results) -> str:
+    """The arms whose rate is the lowest or the highest of the grid, and might be better beyond it."""
+    ends = {min(results["learning_rates"]), max(results["learning_rates"])}
+    best = {
+        row["arm"]: row["learning_rate"]
+        for row in results["rates"]
+        if row["behind"] == 0 and row["learning_rate"] in ends
+    }
+    arms = [arm for arm, rate in results["chosen_rates"].items() if best.get(arm) == rate]
+    if not arms or len(ends) < 2:
+        return ""
+    verb = "is" if len(arms) == 1 else "are"
+    return f" {', '.join(arms)} {verb} best at an end of the grid: a wider one may suit better."
+
+
+def added_seeds(results: Results) -> str:
+    """Seeds that were asked for after others had been looked at raise the error; empty if none."""
+    stated = results["stated_seeds"]
+    if len(stated) < 2 or results["most_seeds"] is not None:
+        return ""
+    return (
+        f"Seeds were added after results were seen ({', then '.join(map(str, stated))}). Stopping "
+        "when the answer pleases is wrong more often than the level says, in "
+        f"{ERROR_WITHOUT_DESIGN} instead of 2.5%. State --most-seeds before the first run to look "
+        "as often as you like."
+    )
+
+
+def stopping_note(results: Results) -> str:
+    """What following the advice to add seeds would do to the error; empty where there is none."""
+    open_verdicts = [
+        verdict for verdict in results["verdicts"] if verdict["outcome"]["more_seeds"] is not None
+    ]
+    fixed = results["most_seeds"] is None and len(results["seeds"]) > 1
+    if not open_verdicts or not fixed or added_seeds(results):
+        return ""
+    return (
+        "Adding seeds until the answer is clear is a stopping rule, which raises the error from 2.5% "
+        f"to {ERROR_WITHOUT_DESIGN}. A comparison that states --most-seeds before its first run adds "
+        "seeds and keeps the level."
+    )

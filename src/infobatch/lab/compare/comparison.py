@@ -1,0 +1,316 @@
+"""Compare arms of a task over lengths and seeds: which runs to make, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infobatch.lab.compare.jobs import Job, run_jobs
+from infobatch.lab.compare.rates import (
+    USUAL_SEEDS,
+    RateSearch,
+    search_cost,
+    seeds_of_choice,
+    tried_summary,
+)
+from infobatch.lab.compare.results import (
+    RUNS,
+    SELECTIONS,
+    finished_runs,
+    read_results,
+    run_folder,
+    tried_rates,
+    write_results,
+)
+from infobatch.lab.run.arms import Arm, in_order, leader_of
+from infobatch.lab.run.identity import hash_of_task, what_differs
+from infobatch.lab.run.machine import versions
+from infobatch.lab.run.settings import settings_of
+from infobatch.lab.stats.judgement import NOTHING_JUDGED, Question, judge
+from infobatch.lab.stats.records import FULL, SHORT, read_record
+from infobatch.lab.task import Task, load_task
+
+Watch = Callable[["Comparison", Job, dict[str, Any]], None]
+OWN = ("arm", "seed", "length", "budget", "leader", "validation", "rule_hash")  # of each run
+
+
+@dataclass
+class Comparison:
+    """The settings of a comparison, and its runs.
+
+    ``arms`` and ``seeds`` are what is asked for now; the folder may have more from before, and
+    results are made of all. Every run in a folder is made with the same settings: what differs is
+    refused. With ``most_seeds``, seeds are added one by one until there is a decision.
+
+    ``rate_seeds`` is how many seeds choose each arm's learning rate from the grid. Unless it is stated,
+    it is what the folder has, or else three, or as many as ``seeds`` if these are fewer.
+    """
+
+    task_name: str
+    arms: Sequence[Arm]
+    seeds: int
+    out: Path
+    lengths: Sequence[float] = (1.0,)
+    most_seeds: int | None = None
+    data: Path | None = None
+    smoke: bool = False
+    options: dict[str, str] = field(default_factory=dict)
+    learning_rates: Sequence[float] = ()
+    rate_seeds: int | None = None
+    log: str | None = None
+    command: str = ""
+    chosen_rates: dict[str, float] = field(init=False)  # by arm, after a sweep
+
+    def __post_init__(self) -> None:
+        self._check_request()
+        self.task: Task = load_task(
+            self.task_name, data=self.data, smoke=self.smoke, options=self.options
+        )
+        self._task_hash = hash_of_task(self.task_name)
+        before = read_results(self.out) if (self.out / "results.json").exists() else {}
+        if self.learning_rates and self.rate_seeds is None:
+            self.rate_seeds = before.get("rate_seeds") or min(self.seeds, USUAL_SEEDS)
+        self._refuse_another_comparison(before)
+        self._take_in(before)
+        self.order = in_order(self.arms)
+        self._finished()
+        self._tried()
+
+    def _check_request(self) -> None:
+        if len(self.lengths) > 1 and any(arm.rule == SHORT for arm in self.arms):
+            raise ValueError(
+                "--arms got short together with several --lengths, of which it is one: all data for "
+                "fewer epochs is the arm full at another length. Leave short out."
+            )
+        if self.most_seeds is not None and self.most_seeds < max(self.seeds, 3):
+            raise ValueError(
+                f"--most-seeds got {self.most_seeds} with --seeds {self.seeds}. Expected at least as "
+                "many, and 3 or more."
+            )
+        if self.rate_seeds is not None and not self.learning_rates:
+            raise ValueError(
+                f"--rate-seeds got {self.rate_seeds} without --learning-rates, the grid that these "
+                "seeds choose from."
+            )
+
+    def _take_in(self, before: Mapping[str, Any]) -> None:
+        """Add the arms, seeds and learning rates of earlier commands for this folder."""
+        runs = finished_runs(self.out)
+        asked, present = [arm.name for arm in self.arms], {run["arm"] for run in runs}
+        names = dict.fromkeys([*before.get("arms", []), *asked, *sorted(present)])
+        self.all_arms = [Arm(name) for name in names if name in present or name in asked]
+        self.all_seeds = sorted({*range(self.seeds), *(run["seed"] for run in runs)})
+        self.chosen_rates = dict(before.get("chosen_rates", {}))
+        stated = list(before.get("stated_seeds", []))
+        self.stated_seeds = stated if self.seeds in stated else [*stated, self.seeds]
+        if not any(arm.name == FULL for arm in self.all_arms):
+            raise ValueError(
+                f"--arms got {','.join(asked)} without full, training on all data, which every arm "
+                f"is compared with. Add it: --arms full,{','.join(asked)}."
+            )
+        self.leader = leader_of(self.all_arms)
+        followers = [arm.name for arm in self.arms if arm.follows]
+        if self.leader is not None and followers and self.leader.name not in asked:
+            raise ValueError(
+                f"--arms got {','.join(asked)}, but in {self.out} there is {self.leader.name}, whose "
+                f"cost {' and '.join(followers)} must have. Add it to --arms: finished runs are not "
+                "repeated."
+            )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is written beside the runs."""
+        tried = tried_summary(self._tried())
+        return {
+            **self._fixed,
+            "arms": [arm.name for arm in self.all_arms],
+            "seeds": self.all_seeds,
+            "stated_seeds": self.stated_seeds,
+            "leader": None if self.leader is None else self.leader.name,
+            "chosen_rates": self.chosen_rates,
+            "rates": self.rate_search().judged(tried),
+            "tried_rates": tried,
+            "rate_cost": search_cost(tried, finished_runs(self.out)),
+            "command": self.command,
+            "versions": versions(),
+        }
+
+    @property
+    def _of_every_run(self) -> dict[str, Any]:
+        """The settings that all runs of the folder have in common."""
+        settings = asdict(
+            settings_of(
+                self.task,
+                arm=FULL,
+                seed=0,
+                smoke=self.smoke,
+                options=self.options,
+                task_hash=self._task_hash,
+            )
+        )
+        return {name: value for name, value in settings.items() if name not in OWN}
+
+    @property
+    def _fixed(self) -> dict[str, Any]:
+        """What is stated before the first run, and stays for all runs of the folder."""
+        return {
+            **self._of_every_run,
+            "metric": self.task.metric,
+            "unit": self.task.unit,
+            "counts_items": self.task.counts_items,
+            "higher_is_better": self.task.higher_is_better,
+            "margin": self.task.margin,
+            "class_names": list(self.task.class_names),
+            "lengths": list(self.lengths),
+            "most_seeds": self.most_seeds,
+            "learning_rates": list(self.learning_rates),
+            "rate_seeds": self.rate_seeds,
+        }
+
+    def _refuse_another_comparison(self, before: Mapping[str, Any]) -> None:
+        differing = what_differs(before, self._fixed)
+        if differing:
+            raise ValueError(
+                f"{self.out} holds another comparison: {differing}. Choose another --out, or delete "
+                f"{self.out} to start again. (More seeds and arms can be added.)"
+            )
+
+    def _finished(self) -> list[dict[str, Any]]:
+        """The folder's finished runs, each checked to be one that this comparison would make."""
+        runs = finished_runs(self.out)
+        self._refuse_other_runs(runs, self.out / RUNS)
+        place = {arm.name: number for number, arm in enumerate(in_order(self.all_arms))}
+        return sorted(
+            runs,
+            key=lambda run: (run["seed"], place.get(run["arm"], len(place)), run["length"]),
+        )
+
+    def _tried(self) -> list[dict[str, Any]]:
+        """The same for the runs that tried learning rates."""
+        runs = tried_rates(self.out)
+        self._refuse_other_runs(runs, self.out / "sweep")
+        return runs
+
+    def _refuse_other_runs(self, runs: Sequence[Mapping[str, Any]], folder: Path) -> None:
+        differing = {
+            f"{run['arm']}, seed {run['seed']}": difference
+            for run in runs
+            if (difference := what_differs(run["settings"], self._wanted_like(run)))
+        }
+        if differing:
+            raise ValueError(
+                f"{folder} holds runs with other settings than this comparison's: "
+                f"{'; '.join(differing)} ({next(iter(differing.values()))}). Choose another --out, or "
+                "delete the folders of these runs, and they are made again."
+            )
+
+    def _wanted_like(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        return self._wanted(Arm(run["arm"]), validation=run["settings"]["validation"])
+
+    def _wanted(self, arm: Arm, *, validation: bool) -> dict[str, Any]:
+        """The settings that a run of an arm must have, whatever its length and seed."""
+        wanted = self._of_every_run
+        if self.learning_rates:
+            del wanted["learning_rate"]
+            if not validation and arm.name in self.chosen_rates:
+                wanted["learning_rate"] = self.chosen_rates[arm.name]
+        if arm.hash is not None:
+            wanted["rule_hash"] = arm.hash
+        leads = self.leader.name if self.leader is not None else None
+        return {**wanted, "leader": leads if arm.follows else None}
+
+    # The runs.
+
+    def jobs(self) -> list[Job]:
+        """All runs, seed by seed, so that arms and lengths take turns."""
+        return [job for seed in range(self.seeds) for job in self._jobs_of_seed(seed)]
+
+    def _jobs_of_seed(self, seed: int) -> list[Job]:
+        jobs: list[Job] = []
+        for length in sorted(self.lengths, reverse=True):
+            leading: Job | None = None
+            for arm in self.order:
+                folder = run_folder(self.out, arm.name, seed, length=length)
+                rate = self.chosen_rates.get(arm.name)
+                arguments = self._arguments(length, rate)
+                leader = leading if arm.follows else None
+                jobs.append(Job(arm.name, seed, folder, arguments, leader, length))
+                if arm == self.leader:
+                    leading = jobs[-1]
+        return jobs
+
+    def rate_search(self) -> RateSearch:
+        """The runs that choose the learning rates."""
+        return RateSearch(
+            self.out,
+            self.order,
+            self.leader,
+            rates=self.learning_rates,
+            seeds=seeds_of_choice(self.rate_seeds or 0),
+            length=min(self.lengths),
+            arguments=lambda length, rate: self._arguments(length, rate, "--validation"),
+            higher_is_better=self.task.higher_is_better,
+            usual=self.task.learning_rate,
+        )
+
+    def _arguments(self, length: float, learning_rate: float | None, *more: str) -> tuple[str, ...]:
+        arguments = [self.task_name, *more, "--length", repr(length)]
+        if self.data is not None:
+            arguments += ["--data", str(self.data)]
+        if self.smoke:
+            arguments.append("--smoke")
+        if learning_rate is not None:
+            arguments += ["--learning-rate", repr(learning_rate)]
+        if self.log is not None:
+            arguments += ["--log", self.log]
+        if any(arm.coreset is not None for arm in self.arms):
+            arguments += ["--selections", str(self.out / SELECTIONS)]
+        for name, value in self.options.items():
+            arguments += ["--set", f"{name}={value}"]
+        return tuple(arguments)
+
+    def run(self, *, at_once: int, watch: Watch) -> dict[str, Any]:
+        """Make all runs that are missing, writing results.json after each; return what it holds."""
+
+        def listen(job: Job, event: dict[str, Any]) -> None:
+            if event.get("finished") and job.folder.parent.name == RUNS:
+                self.collect()
+            watch(self, job, event)
+
+        if self.learning_rates:
+            self.chosen_rates |= self.rate_search().choose(at_once=at_once, listen=listen)
+            self._finished()  # refuses runs that were made with another rate than the chosen one
+        run_jobs(self.jobs(), at_once=at_once, listen=listen)
+        results = self.collect()
+        while self.most_seeds is not None and self._is_open(results):
+            self.seeds += 1
+            self.all_seeds = sorted({*self.all_seeds, self.seeds - 1})
+            run_jobs(self.jobs(), at_once=at_once, listen=listen)
+            results = self.collect()
+        return results
+
+    def _is_open(self, results: Mapping[str, Any]) -> bool:
+        assert self.most_seeds is not None
+        return self.seeds < self.most_seeds and results["decision"]["kind"] == "not decided"
+
+    def collect(self) -> dict[str, Any]:
+        """Gather all finished runs into results.json, with what they say."""
+        finished = self._finished()
+        judgement = judge([read_record(run) for run in finished], self.question)
+        judged = NOTHING_JUDGED if judgement is None else judgement.as_dict()
+        write_results(self.out, self.settings, finished, **judged)
+        return read_results(self.out)
+
+    @property
+    def question(self) -> Question:
+        """What the runs are asked."""
+        return Question(
+            margin=self.task.margin,
+            higher_is_better=self.task.higher_is_better,
+            unit=self.task.unit,
+            epochs=self._of_every_run["epochs"],
+            settings={arm: f"learning rate {rate:g}" for arm, rate in self.chosen_rates.items()},
+            most_seeds=self.most_seeds,
+        )

@@ -1,0 +1,136 @@
+"""The learning rate as part of the comparison: the same grid for every arm, on validation splits.
+
+Each arm trains once per rate and seed, at the shortest length, on four fifths of the training set, and is
+measured on the rest; each seed has its own split. The seeds are not those of the comparison, and the test
+set is not looked at. :mod:`infobatch.lab.stats.rates` says which rate is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infobatch.lab.compare.jobs import Job, Listener, run_jobs
+from infobatch.lab.compare.results import sweep_folder
+from infobatch.lab.run.arms import Arm
+from infobatch.lab.run.result import RESULT_FILE
+from infobatch.lab.stats.judgement import plain
+from infobatch.lab.stats.rates import judge_rates
+
+Arguments = Callable[[float, float], tuple[str, ...]]
+FIRST_SEED = 100_000  # farther than any comparison counts its own
+USUAL_SEEDS = 3
+
+
+def seeds_of_choice(count: int) -> range:
+    """The seeds of the runs that choose learning rates."""
+    return range(FIRST_SEED, FIRST_SEED + count)
+
+
+class RateSearch:
+    """The runs that choose each arm's learning rate; ``usual`` is the task's own."""
+
+    def __init__(
+        self,
+        out: Path,
+        arms: Sequence[Arm],
+        leader: Arm | None,
+        *,
+        rates: Sequence[float],
+        seeds: Sequence[int],
+        length: float,
+        arguments: Arguments,
+        higher_is_better: bool,
+        usual: float,
+    ) -> None:
+        self.rates, self.seeds, self.length = rates, seeds, length
+        self._out, self._arms, self._leader = out, arms, leader
+        self._arguments = arguments
+        self._higher_is_better, self._usual = higher_is_better, usual
+
+    def jobs(self, arm: Arm, chosen: Mapping[str, float]) -> list[Job]:
+        """One run per rate and seed; an arm that follows costs what its leader did at its rate."""
+        return [
+            self._job(arm, rate, seed, self._leading(arm, seed, chosen))
+            for seed in self.seeds
+            for rate in self.rates
+        ]
+
+    def _leading(self, arm: Arm, seed: int, chosen: Mapping[str, float]) -> Job | None:
+        if not arm.follows or self._leader is None:
+            return None
+        return self._job(self._leader, chosen[self._leader.name], seed, None)
+
+    def _job(self, arm: Arm, rate: float, seed: int, leader: Job | None) -> Job:
+        folder = sweep_folder(self._out, arm.name, rate, seed)
+        return Job(arm.name, seed, folder, self._arguments(self.length, rate), leader, self.length)
+
+    def missing(self) -> int:
+        """How many of its runs are not finished."""
+        folders = (
+            sweep_folder(self._out, arm.name, rate, seed)
+            for arm in self._arms
+            for rate in self.rates
+            for seed in self.seeds
+        )
+        return sum(not (folder / RESULT_FILE).exists() for folder in folders)
+
+    def choose(self, *, at_once: int, listen: Listener) -> dict[str, float]:
+        """Make the runs that are missing, and return the rate that each arm is to be trained with."""
+        chosen: dict[str, float] = {}
+        for followers in (False, True):
+            arms = [arm for arm in self._arms if arm.follows == followers]
+            jobs = [job for arm in arms for job in self.jobs(arm, chosen)]
+            run_jobs(jobs, at_once=at_once, listen=listen)
+            results = [result for job in jobs if (result := job.result) is not None]
+            judged = self.judged(tried_summary(results))
+            chosen |= {row["arm"]: row["learning_rate"] for row in judged if row["chosen"]}
+        return chosen
+
+    def judged(self, tried: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What each rate came to over the seeds, for results.json: arm by arm."""
+        metrics: dict[str, dict[float, list[float | None]]] = {}
+        for run in tried:
+            by_rate = metrics.setdefault(run["arm"], {})
+            by_rate.setdefault(run["learning_rate"], []).append(run["metric"])
+        return [
+            {"arm": arm, **plain(rate)}
+            for arm, grid in metrics.items()
+            for rate in judge_rates(
+                grid, higher_is_better=self._higher_is_better, usual=self._usual
+            )
+        ]
+
+
+def tried_summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The runs of the grid, for results.json: by arm, from the lowest rate to the highest, by seed."""
+    order = {run["arm"]: place for place, run in enumerate(runs)}
+    rows = [
+        {
+            "arm": run["arm"],
+            "learning_rate": run["settings"]["learning_rate"],
+            "seed": run["seed"],
+            "metric": run["metric"],
+            "samples_forwarded": run["costs"]["samples_forwarded"],
+            "seconds": run["costs"]["seconds"],
+        }
+        for run in runs
+    ]
+    return sorted(rows, key=lambda row: (order[row["arm"]], row["learning_rate"], row["seed"]))
+
+
+def search_cost(
+    tried: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """What the choice cost, also as a share of all sample passes; None without a grid."""
+    if not tried:
+        return None
+    passes = sum(run["samples_forwarded"] for run in tried)
+    every = passes + sum(run["costs"]["samples_forwarded"] for run in runs)
+    return {
+        "runs": len(tried),
+        "samples_forwarded": passes,
+        "share": passes / every,
+        "seconds": sum(run["seconds"] for run in tried),
+    }

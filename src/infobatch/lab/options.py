@@ -1,0 +1,34 @@
+"""Options of recipes: ``name=value`` on a command line."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+
+def parse_options(pairs: list[str]) -> dict[str, str]:
+    """Read ``name=value`` pairs."""
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(
+                f"--set got {pair!r}, expected name=value, for instance optimizer=lamb."
+            )
+        options[name] = value
+    return options
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """Return an option's value if it is allowed, or refuse it."""
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}.")
+    return value
+
+
+def value_of(text: str) -> Any:
+    """A number, a tuple, a truth value; anything else is a text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,19 @@
+"""Images that are moved and mirrored at random, a whole batch at once."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+
+def shifted_and_flipped(images: torch.Tensor, most: int, *, fill: float = 0.0) -> torch.Tensor:
+    """Move each image by up to ``most`` pixels and mirror every second one; ``fill`` moves in."""
+    count, _, height, width = images.shape
+    padded = functional.pad(images, [most] * 4, value=fill)
+    top, left = torch.randint(2 * most + 1, (2, count, 1), device=images.device)
+    rows = top + torch.arange(height, device=images.device)
+    columns = left + torch.arange(width, device=images.device)
+    mirrored = torch.rand(count, 1, device=images.device) < 0.5
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    image = torch.arange(count, device=images.device).view(-1, 1, 1)
+    return padded[image, :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)

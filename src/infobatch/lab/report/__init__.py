@@ -1,0 +1,1 @@
+"""The page of a comparison: data in, one HTML file out."""

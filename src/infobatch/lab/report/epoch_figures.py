@@ -1,0 +1,121 @@
+"""Figures of what happened epoch by epoch: each is an inline SVG, or None where there is no data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+from infobatch.lab.report.details import Array
+from infobatch.lab.report.looks import Look, Record, shortened
+from infobatch.lab.report.svg import draw, hover
+
+
+def by_epoch(
+    runs: Sequence[Record],
+    value: Callable[[Record], Any],
+    *,
+    name: str,
+    ylabel: str,
+    looks: Mapping[str, Look],
+    against_samples: bool = False,
+    percent: bool = False,
+) -> Markup | None:
+    """A number of the histories: the mean over seeds, and a band from the least to the most."""
+    curves = {
+        arm: curve
+        for arm in looks
+        if (curve := _curve([run for run in runs if run["arm"] == arm], value)) is not None
+    }
+    if not curves:
+        return None
+
+    def plot(axes: list[Axes]) -> None:
+        axis = axes[0]
+        for arm, (epochs, samples, values) in curves.items():
+            x = samples if against_samples else epochs
+            every = max(1, len(x) // 8)
+            means = np.nanmean(values, 0)
+            (line,) = axis.plot(
+                x, means, **looks[arm].line(), markevery=every, label=shortened(arm, 14)
+            )
+            hover(line, f"{arm}: {means[-1]:.4g} at the end")
+            axis.fill_between(
+                x, np.nanmin(values, 0), np.nanmax(values, 0),
+                color=looks[arm].colour, alpha=0.15, linewidth=0,
+            )  # fmt: skip
+        axis.set(xlabel="sample passes" if against_samples else "epoch", ylabel=shortened(ylabel))
+        if against_samples:
+            axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if percent:
+            axis.set_ylim(0, 1.05)
+            axis.yaxis.set_major_formatter(PercentFormatter(1))
+
+    ends = (f"{arm} ends at {np.nanmean(curve[2], 0)[-1]:.4g}" for arm, curve in curves.items())
+    label = f"{ylabel} by {'sample passes' if against_samples else 'epoch'}: {', '.join(ends)}"
+    return draw(name, label, plot)
+
+
+def _curve(
+    runs: Sequence[Record], value: Callable[[Record], Any]
+) -> tuple[Array, Array, Array] | None:
+    """Epochs, mean sample passes up to then, and the values (runs × epochs) where any is finite."""
+    length = max((len(run["history"]) for run in runs), default=0)
+    values = np.full((len(runs), length), np.nan)
+    samples = np.full((len(runs), length), np.nan)
+    for row, run in enumerate(runs):
+        passes = 0
+        for column, entry in enumerate(run["history"]):
+            number = value(entry)
+            passes += entry["samples"]
+            samples[row, column] = passes
+            values[row, column] = np.nan if number is None else number
+    known = np.isfinite(values).any(0) if len(runs) else np.zeros(0, bool)
+    if not known.any():
+        return None
+    epochs = np.arange(1, length + 1)[known]
+    return epochs, np.nanmean(samples[:, known], 0), values[:, known]
+
+
+def learning_curves(
+    runs: Sequence[Record], *, metric: str, looks: Mapping[str, Look]
+) -> list[Markup]:
+    """Metric and training loss, by epoch and by sample passes."""
+    drawn = [
+        by_epoch(
+            runs, itemgetter(key), name=f"{key}-{against_samples:d}",
+            ylabel=ylabel, looks=looks, against_samples=against_samples,
+        )
+        for key, ylabel in (("metric", metric), ("train_loss", "training loss"))
+        for against_samples in (False, True)
+    ]  # fmt: skip
+    return [figure for figure in drawn if figure is not None]
+
+
+def kept_fraction(runs: Sequence[Record], *, looks: Mapping[str, Look]) -> Markup | None:
+    """The share of the data that each epoch's plan keeps."""
+    return by_epoch(
+        runs,
+        lambda entry: entry.get("kept_fraction"),
+        name="kept",
+        ylabel="kept share of the data",
+        looks=looks,
+        percent=True,
+    )
+
+
+def threshold(runs: Sequence[Record], *, looks: Mapping[str, Look]) -> Markup | None:
+    """The score below which samples may be pruned; the highest where a rule has several."""
+    return by_epoch(
+        runs,
+        lambda entry: max(entry.get("thresholds") or [], default=None),
+        name="threshold",
+        ylabel="threshold (score)",
+        looks=looks,
+    )

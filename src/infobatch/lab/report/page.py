@@ -1,0 +1,267 @@
+"""The report of a comparison: one self-contained page, without scripts and without network.
+
+It judges nothing: what the runs say is read from results.json.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from infobatch.lab.compare.answer import (
+    added_seeds,
+    grid_note,
+    headline,
+    matched_note,
+    stopping_note,
+)
+from infobatch.lab.compare.results import read_results, run_folder
+from infobatch.lab.files import write_atomically
+from infobatch.lab.report import epoch_figures, frontier_figures, sample_figures, tables
+from infobatch.lab.report.details import Details, read_details
+from infobatch.lab.report.looks import Look, looks_of
+from infobatch.lab.report.pictures import data_uri
+from infobatch.lab.run.arms import INFOBATCH, Arm
+from infobatch.lab.stats.outcome import decimals
+from infobatch.lab.stats.records import FULL, read_record
+from infobatch.lab.stats.summary import Summary, summarise
+
+LONGEST_TEXT = 700
+REQUIRED = (
+    "task", "metric", "unit", "counts_items", "higher_is_better", "margin", "class_names", "arms",
+    "lengths", "seeds", "stated_seeds", "most_seeds", "leader", "decision", "gate", "level", "verdicts",
+    "frontier", "frontier_by_seconds", "compared_seconds", "learning_rates", "rate_seeds", "chosen_rates", "rates", "tried_rates",
+    "rate_cost", "smoke", "options", "command", "versions", "runs",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One training sample on the page: a picture, a text, or neither."""
+
+    index: int
+    score: float | None
+    label: str | None
+    visits: int | None
+    picture: str | None
+    text: str | None
+
+
+def write_report(out: Path) -> Path:
+    """Write ``report.html`` beside the results of a comparison, finished or not."""
+    results = read_results(out)
+    missing = [name for name in REQUIRED if name not in results]
+    if missing:
+        raise ValueError(
+            f"The results in {out} lack {', '.join(missing)}. Expected the --out folder of "
+            "`infobatch compare`; run it again, finished runs are not repeated."
+        )
+    folder = out if out.is_dir() else out.parent
+    page = render(results, folder)
+    path = folder / "report.html"
+    write_atomically(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
+    return path
+
+
+def render(results: Mapping[str, Any], folder: Path) -> str:
+    """The page's text; ``folder`` has the runs' own folders."""
+    records = [read_record(run) for run in results["runs"]]
+    summaries = summarise(records, arms=results["arms"])
+    wanted = len(results["arms"]) * len(results["lengths"]) * len(results["seeds"])
+    return template("report.html.jinja").render(
+        results=results,
+        headline=headline(results),
+        tone=_tone(results),
+        added_seeds=added_seeds(results),
+        stopping_note=stopping_note(results),
+        wanted=wanted,
+        digits=decimals(results["margin"]),
+        margin=f"{results['margin']:g} {results['unit']}".rstrip(),
+        cards=tables.cards(results, summaries),
+        rows=tables.frontier_rows(results, summaries),
+        reaches=tables.reach_rows(results),
+        matched_note=matched_note(results),
+        test_set_note=tables.test_set_note(results, summaries),
+        grid_note=grid_note(results) if results["tried_rates"] else "",
+        rate_rows=tables.rate_rows(results),
+        summaries=summaries,
+        extra_metrics=tables.extra_metrics(results["runs"], summaries),
+        records=records,
+        csv=tables.csv_address(records),
+        settings=tables.setting_rows(results["runs"]),
+        machine=tables.machine_rows(results),
+        **_figures(results, summaries),
+        **_by_sample(results, folder),
+    )
+
+
+def template(name: str) -> Template:
+    """A template of the report's, with its words for numbers."""
+    environment = Environment(
+        loader=PackageLoader("infobatch.lab.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=number, decimal=decimal, percent=percent, score=score, code=code
+    )
+    return environment.get_template(name)
+
+
+def _tone(results: Mapping[str, Any]) -> str:
+    """The colour of the decision: a class of the style sheet."""
+    kind = results["decision"]["kind"] if results["decision"] else "not decided"
+    tones = {"use": "lossless", "not decided": "undecided"}
+    return tones.get(kind, "worse")
+
+
+def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[str, Any]:
+    """The figures that are drawn from results.json alone."""
+    runs, metric, margin = results["runs"], results["metric"], results["margin"]
+    looks = looks_of(results["arms"])
+    pruned = {arm: look for arm, look in looks.items() if Arm(arm).prunes}
+    longest = [run for run in runs if run["length"] == max(results["lengths"])]
+    frontiers = {
+        "samples_forwarded": results["frontier"],
+        results["compared_seconds"] or "seconds": results["frontier_by_seconds"],
+    }
+    return {
+        "cost_figures": [
+            figure
+            for cost, frontier in frontiers.items()
+            if (
+                figure := frontier_figures.quality_against_cost(
+                    summaries, frontier, cost=cost, metric=metric, margin=margin, looks=looks
+                )
+            )
+        ],
+        "difference_figure": frontier_figures.differences(
+            frontier_figures.longest_points(results["frontier"]),
+            margin=margin,
+            unit=results["unit"],
+            looks=looks,
+        ),
+        "rate_figure": frontier_figures.quality_against_rate(
+            results["rates"],
+            results["tried_rates"],
+            metric=metric,
+            margin=margin,
+            looks=looks,
+        ),
+        "kept_figure": epoch_figures.kept_fraction(longest, looks=pruned),
+        "threshold_figure": epoch_figures.threshold(longest, looks=pruned),
+        "curves": epoch_figures.learning_curves(longest, metric=metric, looks=looks),
+    }
+
+
+def _by_sample(results: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What is drawn from the runs' own folders, of runs at full length."""
+    names, looks = results["class_names"], looks_of(results["arms"])
+    length = max(results["lengths"])
+    longest = [run for run in results["runs"] if run["length"] == length]
+    details = [
+        read_details(
+            run_folder(folder, run["arm"], run["seed"], length=length),
+            arm=run["arm"],
+            seed=run["seed"],
+        )
+        for run in sorted(longest, key=lambda run: (_interest(run["arm"]), run["arm"], run["seed"]))
+    ]
+    pictured = _first_by_arm([detail for detail in details if detail.snapshot is not None])
+    shares = (sample_figures.class_shares(detail, names) for detail in pictured)
+    classes = [detail for detail in shares if detail is not None]
+    shown = next((detail for detail in details if detail.easiest or detail.hardest), None)
+    return {
+        "loss_figures": _loss_figures(pictured, looks),
+        "visits_figure": sample_figures.visits(details, looks=looks),
+        "class_figure": sample_figures.kept_by_class(classes, looks=looks),
+        "classes": classes,
+        "shown": shown,
+        "easiest": _samples(shown, shown.easiest, names) if shown else [],
+        "hardest": _samples(shown, shown.hardest, names) if shown else [],
+    }
+
+
+def _interest(arm: str) -> int:
+    """What a reader wants to know of first: infobatch, the other policies, then the baselines."""
+    ranks = (arm == INFOBATCH, not Arm(arm).follows and arm != FULL, arm != FULL)
+    return ranks.index(True) if True in ranks else len(ranks)
+
+
+# Samples.
+
+
+def _first_by_arm(details: Sequence[Details]) -> list[Details]:
+    first: dict[str, Details] = {}
+    for detail in details:
+        first.setdefault(detail.arm, detail)
+    return list(first.values())
+
+
+def _samples(details: Details, indices: Sequence[int], names: Sequence[str]) -> list[Sample]:
+    return [_sample(details, index, names) for index in indices]
+
+
+def _sample(details: Details, index: int, names: Sequence[str]) -> Sample:
+    shown = details.samples.get(index)
+    text = shown if isinstance(shown, str) else None
+    if text is not None and len(text) > LONGEST_TEXT:
+        text = text[:LONGEST_TEXT] + " …"
+    labels = details.labels
+    return Sample(
+        index=index,
+        score=None if details.scores is None else float(details.scores[index]),
+        label=None if labels is None else sample_figures.class_name(labels[index], names),
+        visits=None if details.visits is None else int(details.visits[index]),
+        picture=None if shown is None or text is not None else data_uri(shown),
+        text=text,
+    )
+
+
+def _loss_figures(
+    pictured: Sequence[Details], looks: Mapping[str, Look]
+) -> list[tuple[Details, Markup]]:
+    drawn = (
+        (detail, sample_figures.loss_distribution(detail, look=looks[detail.arm]))
+        for detail in pictured
+    )
+    return [(detail, figure) for detail, figure in drawn if figure is not None]
+
+
+# Words.
+
+
+def code(text: str) -> Markup:
+    """A sentence with names in backquotes, as HTML."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+
+
+def number(value: float | None) -> str:
+    """A count, with thousands apart."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def score(value: float | None) -> str:
+    """A sample's score, large or tiny."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return "under 0.001" if 0 < value < 0.001 else f"{value:.3g}"
+
+
+def decimal(value: float | None, digits: int = 2) -> str:
+    """A number with so many decimals."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    """A share in percent."""
+    return "–" if value is None else f"{value:.1%}"

@@ -1,0 +1,268 @@
+"""The arms of a comparison: what each trains on, and what it must cost.
+
+An arm is written as a name with options: ``full``, ``mean:ratio=0.6:delta=0.9``, or, for a rule of
+one's own, ``my_rules.py:MyRule:ratio=0.3``. ``coreset:el2n@0.3`` trains on a subset chosen before.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from infobatch.lab.options import value_of
+from infobatch.lab.run.coreset_spec import CoresetSpec, parse_coreset, split_coreset
+from infobatch.lab.run.identity import hash_of
+from infobatch.lab.stats.records import FULL, RANDOM, SHORT
+from infobatch.lab.task import TaskError, import_file
+from infobatch.policies import POLICIES, NoPrune, Policy, RandomPrune
+from infobatch.pruner import Pruner
+
+INFOBATCH = "infobatch"
+DELTA = 0.875
+LIMITS = ("save", "max_noise", "warmup", "protect_classes")  # of any rule, see InfoBatch
+NOT_THE_POLICYS = ("delta", "shrink", "scores", *LIMITS)  # options
+_POLICY_NAMES = {FULL: "none", SHORT: "none", INFOBATCH: "mean"}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm: full data, fewer epochs of it, random pruning, or a policy, with its options."""
+
+    name: str
+
+    @cached_property
+    def _parts(self) -> tuple[str, dict[str, str]]:
+        """The rule, and the options as texts; of a coreset, those of what is trained on it."""
+        rule, *rest = split_coreset(self.name)[1].split(":")
+        if rule.endswith(".py") and rest:
+            rule, rest = f"{rule}:{rest[0]}", rest[1:]
+        options = dict(part.partition("=")[::2] for part in rest)
+        return rule, options
+
+    @cached_property
+    def coreset(self) -> CoresetSpec | None:
+        """The subset that it trains on, chosen before; None for all data."""
+        text, _ = split_coreset(self.name)
+        return None if text is None else parse_coreset(text)
+
+    @property
+    def rule(self) -> str:
+        """The name without the options."""
+        return self._parts[0]
+
+    @property
+    def prunes(self) -> bool:
+        """Whether epochs are pruned."""
+        return self.rule not in (FULL, SHORT)
+
+    @property
+    def follows(self) -> bool:
+        """Whether its cost is set to that of another arm, which therefore runs before it."""
+        by_itself = {"ratio", "save"} & self._parts[1].keys()
+        return self.rule == SHORT or (self.rule == RANDOM and not by_itself)
+
+    @property
+    def delta(self) -> float | None:
+        """The share of the epochs after which all data is used; None is the rule's own."""
+        stated = self._parts[1].get("delta")
+        return None if stated is None else float(stated)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What is asked of the rule beside its own settings: a budget, a bound on the noise, …"""
+        options = self._parts[1]
+        return {name: value_of(options[name]) for name in LIMITS if name in options}
+
+    @property
+    def shrink(self) -> Literal["epoch", "batch"]:
+        """What pruning makes smaller: the epoch, or every batch."""
+        return "batch" if self._parts[1].get("shrink") == "batch" else "epoch"
+
+    @property
+    def file(self) -> Path | None:
+        """The user's file that the rule is from."""
+        path, colon, _ = self.rule.partition(":")
+        return Path(path) if colon else None
+
+    @property
+    def scores(self) -> Path | None:
+        """The file of scores that the first epoch is pruned by."""
+        path = self._parts[1].get("scores")
+        return None if path is None else Path(path)
+
+    @property
+    def hash(self) -> str | None:
+        """What tells the texts of the user's files apart, those of the rule and the scores."""
+        files = [file for file in (self.file, self.scores) if file is not None and file.exists()]
+        return "-".join(map(hash_of, files)) or None
+
+    @property
+    def folder_name(self) -> str:
+        """The name as part of a folder's name, on every system."""
+        return re.sub(r"[^\w.=-]", "_", self.name)
+
+    def policy(self, *, num_samples: int, passes: int, epochs: int, budget: int | None) -> Policy:
+        """The pruning policy for a training that makes ``passes`` on all data, in ``epochs``.
+
+        ``budget`` is the number of sample passes that an arm that follows may make of them.
+        """
+        if self.rule == RANDOM and self.follows:
+            assert budget is not None
+            # The first epoch is whole for every policy, and so are the last ones.
+            delta = DELTA if self.delta is None else self.delta
+            end = min(math.ceil(round(delta * epochs, 9)), passes / num_samples)
+            if end <= 1:
+                return NoPrune()
+            ratio = (passes - budget) / (num_samples * (end - 1))
+            return RandomPrune(ratio=min(max(ratio, 0.0), 0.99))
+        values = {
+            name: value_of(text)
+            for name, text in self._parts[1].items()
+            if name not in NOT_THE_POLICYS
+        }
+        made: Policy = self._policy_class(**values)
+        return made
+
+    @cached_property
+    def _policy_class(self) -> Any:
+        if self.file is None:
+            return POLICIES[_POLICY_NAMES.get(self.rule, self.rule)]
+        name = self.rule.partition(":")[2]
+        if not self.file.is_file():
+            raise ValueError(f"--arms got {self.name!r}, but there is no file {self.file}.")
+        try:
+            module = import_file(self.file)
+        except TaskError as error:
+            raise ValueError(f"--arms got {self.name!r}: {error}") from error
+        rule = getattr(module, name, None)
+        if not callable(getattr(rule, "strata", None)):
+            raise ValueError(
+                f"--arms got {self.name!r}, but {self.file} has no policy {name!r}. Expected a class "
+                "with a method strata()."
+            )
+        return rule
+
+    def check(self) -> None:
+        """Refuse an arm that cannot be trained, before anything starts."""
+        if self.coreset is not None:
+            on_top = Arm(split_coreset(self.name)[1])
+            on_top.check()
+            if on_top.follows or on_top.coreset is not None:
+                raise ValueError(
+                    f"--arms got {self.name!r}: {on_top.name} cannot be trained on a coreset. Expected a "
+                    "policy, such as coreset:el2n@0.3+infobatch, or nothing after the coreset."
+                )
+            return
+        known = [FULL, SHORT, RANDOM, INFOBATCH, *sorted(set(POLICIES) - {"none", RANDOM})]
+        if self.file is None and self.rule not in known:
+            raise ValueError(
+                f"There is no arm {self.rule!r}. Expected some of {', '.join(known)}; with options, "
+                "such as mean:ratio=0.6; a subset, coreset:el2n@0.3; or a rule of your own, my_rules.py:MyRule."
+            )
+        self._check_names()
+        self._check_values()
+
+    def _check_names(self) -> None:
+        rule, options = self._parts
+        for name in self.name.removeprefix(rule).split(":")[1:]:
+            if "=" not in name:
+                raise ValueError(
+                    f"--arms got {self.name!r}, expected name=value after each colon, such as "
+                    "mean:ratio=0.6:delta=0.9."
+                )
+        allowed = self._options()
+        for name in options:
+            if name not in allowed:
+                hint = f"Expected some of {', '.join(allowed)}." if allowed else "It has none."
+                raise ValueError(
+                    f"--arms got {self.name!r}, but {rule} has no option {name!r}. {hint}"
+                )
+
+    def _check_values(self) -> None:
+        options = self._parts[1]
+        try:
+            delta = DELTA if self.delta is None else self.delta
+        except ValueError:
+            delta = -1.0
+        if not 0 <= delta <= 1:
+            raise ValueError(
+                f"--arms got {self.name!r}: delta={options['delta']}, expected a share from 0 to 1."
+            )
+        if options.get("shrink", "epoch") not in ("epoch", "batch"):
+            raise ValueError(
+                f"--arms got {self.name!r}: shrink={options['shrink']}, expected epoch or batch."
+            )
+        if self.scores is not None and not self.scores.is_file():
+            raise ValueError(
+                f"--arms got {self.name!r}, but there is no file {self.scores}. Expected scores that "
+                "`infobatch score` or export_scores() wrote."
+            )
+        try:
+            policy = self.policy(num_samples=100, passes=1000, epochs=10, budget=900)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the run itself will warn
+                # So many epochs that any budget can be met: how many there are is the task's.
+                Pruner(100, 1000, policy=policy, labels=np.arange(100), **self.limits)
+        except (TypeError, ValueError) as error:
+            message = str(error)
+            if not message.startswith("--arms"):
+                message = f"--arms got {self.name!r}: {message}"
+            raise ValueError(message) from error
+
+    def _options(self) -> list[str]:
+        if not self.prunes:
+            return []
+        rule = self._policy_class
+        options = [field.name for field in fields(rule) if field.init] if is_dataclass(rule) else []
+        return [*options, *NOT_THE_POLICYS]
+
+
+def parse_arms(text: str) -> list[Arm]:
+    """Read a list of arms such as ``full,mean:ratio=0.6,quantile``.
+
+    >>> [arm.name for arm in parse_arms("full, quantile:bands=((0.5,0.5),)")]
+    ['full', 'quantile:bands=((0.5,0.5),)']
+    """
+    names = [name.strip() for name in _split_at_commas(text) if name.strip()]
+    arms = [Arm(name) for name in names]
+    for arm in arms:
+        arm.check()
+    if len(set(names)) < len(names) or not names:
+        raise ValueError(f"--arms got {text!r}, expected each arm once and at least one.")
+    leader_of(arms)
+    return arms
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """Split at the commas that stand outside of parentheses."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def in_order(arms: Sequence[Arm]) -> list[Arm]:
+    """The order of running: those that follow come last, for they cost what their leader did."""
+    return sorted(arms, key=lambda arm: arm.follows)
+
+
+def leader_of(arms: Sequence[Arm]) -> Arm | None:
+    """The pruned arm whose cost ``short`` and ``random`` are set to: infobatch, or the first one."""
+    leaders = [arm for arm in arms if not arm.follows and arm.prunes]
+    if not leaders and any(arm.follows for arm in arms):
+        raise ValueError(
+            "The arms short and random cost what a pruned arm costs, and there is none. Add infobatch."
+        )
+    return next((arm for arm in leaders if arm.name == INFOBATCH), leaders[0] if leaders else None)

@@ -1,0 +1,49 @@
+"""A run's data: which part of the task's it takes, and how a batch gets to the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Subset, random_split
+
+from infobatch.lab.run.settings import RunSettings
+from infobatch.lab.smoke import SMOKE_TEST, SMOKE_TRAIN
+from infobatch.lab.task import Task, TaskError, size_of
+
+VALIDATION_SHARE = 0.2
+
+
+def data_of(task: Task, settings: RunSettings) -> tuple[Dataset[Any], Dataset[Any]]:
+    """What a run trains on, and what it is measured on."""
+    sets = task.data()
+    if not isinstance(sets, tuple | list) or len(sets) != 2:
+        raise TaskError(f"{task.name}: data() must return two data sets (train, test).")
+    train, test = sets
+    train_size, test_size = size_of(task.name, train), size_of(task.name, test)
+    if settings.smoke:
+        train = Subset(train, range(min(SMOKE_TRAIN, train_size)))
+        test = Subset(test, range(min(SMOKE_TEST, test_size)))
+    if settings.validation:  # the same split for every arm; each seed judges by other items
+        generator = torch.Generator().manual_seed(settings.seed)
+        train, test = random_split(train, [1 - VALIDATION_SHARE, VALIDATION_SHARE], generator)
+    return train, test
+
+
+def seed_everything(seed: int) -> None:
+    """Seed what a task may draw from."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - a user's task may use numpy's global generator
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Move a batch of tensors in tuples, lists and dicts."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {name: to_device(value, device) for name, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        moved = [to_device(value, device) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch

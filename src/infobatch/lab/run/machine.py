@@ -1,0 +1,68 @@
+"""The machine that a run is made on: what it is, what a run took of it, which versions it has."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import infobatch
+
+
+def versions() -> dict[str, str]:
+    """What a result was made with."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "infobatch": infobatch.__version__,
+    }
+
+
+def hardware(device: torch.device) -> dict[str, str | int]:
+    """What a result was made on."""
+    parts: dict[str, str | int] = {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+    if device.type == "cuda":
+        parts["gpu"] = torch.cuda.get_device_name(device)
+    return parts
+
+
+def _processor() -> str:
+    """The processor's name, which Python itself does not know on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def cpu_seconds() -> float:
+    """The processor time of this process, its threads, and its worker processes that have ended."""
+    spent = os.times()
+    return time.process_time() + spent.children_user + spent.children_system
+
+
+def peak_memory_mb(device: torch.device) -> float | None:
+    """The most memory that this process has had, in megabytes: the GPU's if it trains on one.
+
+    None where the system does not tell, as on Windows.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / (1 << 20)
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

@@ -1,0 +1,68 @@
+"""What a finished run leaves in its folder: its result, and by sample what the report draws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infobatch.lab.files import read_json
+
+RESULT_FILE = "result.json"
+
+
+@dataclass
+class Costs:
+    """What a run has cost so far."""
+
+    samples_forwarded: int = 0  # scoring before the first epoch counted in, three samples as one
+    samples_backpropagated: int = 0
+    optimizer_steps: int = 0
+    seconds: float = 0.0  # of training, by the clock
+    cpu_seconds: float | None = 0.0  # of that: what all processes computed; None on a GPU
+    overhead_seconds: float = 0.0  # of that: drawing plans and update(), the mean included
+    evaluation_seconds: float = 0.0  # not part of ``seconds``
+    selection_seconds: float = 0.0  # part of ``seconds``: choosing the coreset, its proxy included
+    selection_passes: int = 0  # part of ``samples_forwarded``, likewise
+    peak_memory_mb: float | None = None  # of the GPU where there is one; None where nobody tells
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: one record of results.json."""
+
+    arm: str
+    length: float
+    seed: int
+    settings: dict[str, Any]
+    metric: float | None  # the last epoch's on the test set; None if it was not finite
+    costs: dict[str, Any]
+    num_samples: int
+    num_test: int
+    full_passes: int  # what training on all data at full length takes
+    saved_fraction: float
+    history: list[dict[str, Any]]
+    versions: dict[str, str]
+    hardware: dict[str, str | int]
+    finished_at: str  # ISO 8601, UTC
+    extra_metrics: dict[str, float | None] = field(default_factory=dict)  # of the finished model
+
+
+def rounded(value: float) -> float:
+    """Six significant digits: all that a figure of an epoch needs, in a file with many of them."""
+    return float(f"{value:.6g}")
+
+
+def finite(value: float) -> float | None:
+    """The value, or None for what JSON cannot hold: NaN and infinities of a diverged run."""
+    return value if math.isfinite(value) else None
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """A finished run's record, or None."""
+    path = folder / RESULT_FILE
+    if not path.exists():
+        return None
+    record: dict[str, Any] = read_json(path, remedy=f"Delete {folder}: the run is then made again.")
+    return record

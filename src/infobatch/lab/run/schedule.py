@@ -1,0 +1,46 @@
+"""A learning-rate schedule that stays at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+
+class EndingSchedule:
+    """A schedule of so many steps that takes no more of them.
+
+    A run may end within a pruned epoch, of which a step is worth more than one of the schedule's;
+    the last one could lead beyond the end, which some schedules of torch refuse.
+    """
+
+    def __init__(self, scheduler: LRScheduler, total_steps: int) -> None:
+        self._scheduler, self._total_steps = scheduler, total_steps
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer whose learning rate is scheduled."""
+        return self._scheduler.optimizer
+
+    @property
+    def last_epoch(self) -> int:
+        """The steps taken; torch's name for them."""
+        return self._scheduler.last_epoch
+
+    def step(self) -> None:
+        """Take a step, unless all have been taken."""
+        if self.last_epoch < self._total_steps:
+            self._scheduler.step()
+
+    def get_last_lr(self) -> list[Any]:
+        """The learning rates in force, one per parameter group."""
+        return self._scheduler.get_last_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The schedule's state."""
+        return self._scheduler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self._scheduler.load_state_dict(state)

@@ -1,0 +1,206 @@
+"""The subset that a run trains on: chosen once, kept in a file, and shared by all runs that need the same.
+
+The proxy is the task's own network, trained as the task trains it, for a fifth of the epochs, or for a
+twentieth where a method needs only early scores. Its checkpoint is kept beside the subsets, so that
+several methods share one proxy. What all of it has cost is counted in full in every run that uses it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset, TensorDataset
+
+from infobatch import coresets
+from infobatch.lab.files import write_atomically
+from infobatch.lab.run.coreset_spec import CoresetSpec
+from infobatch.lab.run.data import to_device
+from infobatch.lab.run.identity import what_differs
+from infobatch.lab.run.result import Costs
+from infobatch.lab.run.schedule import EndingSchedule
+from infobatch.lab.run.settings import RunSettings
+from infobatch.lab.task import Task, TaskError
+
+EARLY = ("el2n", "grand", "ccs")  # these choose by scores from early in the training
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A subset of a task's training set, to be chosen with the settings of a run."""
+
+    task: Task
+    data: Dataset[Any]
+    spec: CoresetSpec
+    settings: RunSettings
+    folder: Path
+    progress: bool | Progress = False
+
+    def chosen(self) -> coresets.Coreset:
+        """The subset: from the folder, if it has been chosen before."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = self.spec.text
+        name = "".join(letter if letter.isalnum() or letter in ".=@-" else "_" for letter in text)
+        path = self.folder / f"{name}-{self._place}.npz"
+        with _alone(self.folder / "lock"):
+            if path.exists():
+                return _read(path, self._identity())
+            try:
+                coreset = self._choose()
+            except ValueError as error:
+                raise TaskError(f"{self.task.name}, {text}: {error}") from error
+            _write(path, coreset, self._identity())
+        return coreset
+
+    @property
+    def _place(self) -> str:
+        """What tells the files of one folder apart."""
+        return f"{self.settings.seed}{'-validation' if self.settings.validation else ''}"
+
+    def _identity(self) -> dict[str, Any]:
+        names = ("task", "epochs", "batch_size", "smoke", "options", "task_hash")
+        known = {name: getattr(self.settings, name) for name in names}
+        return {**known, "num_samples": len(self.data)}  # type: ignore[arg-type]
+
+    def _choose(self) -> coresets.Coreset:
+        task, spec = self.task, self.spec
+        labels = None if task.labels is None else task.labels(self.data)
+        inputs = coresets.Inputs(labels=labels, data=self.data)
+        if coresets.METHODS[spec.method].needs:
+            if labels is None:
+                raise TaskError(
+                    f"{task.name}: {spec.method} needs the classes of the training samples. Define "
+                    "labels(data), one class number per sample; without, there is coreset:random."
+                )
+            inputs = self._proxy(labels)
+        if spec.method == "deepfool":
+            inputs = inputs.updated({"data": _as_the_model_sees_it(task, inputs)})
+        return coresets.select(
+            spec.method,
+            fraction=spec.fraction,
+            inputs=inputs,
+            balanced=labels is not None if spec.balanced is None else spec.balanced,
+            seed=self.settings.seed,
+            **spec.options,
+        )
+
+    def _proxy(self, labels: Sequence[int]) -> coresets.Inputs:
+        task, spec = self.task, self.spec
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        early = max(1, round(self.settings.epochs / 20))
+        usual = early if spec.method in EARLY else max(2, round(self.settings.epochs / 5))
+        epochs = spec.proxy_epochs or usual
+
+        def schedule(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
+            return cast(LRScheduler, EndingSchedule(task.schedule(optimizer, steps), steps))
+
+        return coresets.proxy(
+            lambda: task.model().to(device),
+            self.data,
+            epochs=epochs,
+            networks=spec.networks,
+            early_epochs=epochs if spec.method in EARLY else min(early, epochs),
+            batch_size=self.settings.batch_size,
+            labels=labels,
+            losses=lambda model, batch: task.losses(model, to_device(batch, device)),
+            look=task.evaluate,
+            # The task's own rate, not the arm's: the subset must not depend on who trains on it.
+            optimizer=lambda model: task.optimizer(model, task.learning_rate),
+            schedule=schedule,
+            collate=task.collate,
+            num_workers=task.num_workers,
+            seed=self.settings.seed,
+            checkpoint=self.folder / f"proxy-{epochs}-{spec.networks}-{self._place}.pt",
+            progress=self.progress,
+        )
+
+
+def _as_the_model_sees_it(task: Task, inputs: coresets.Inputs) -> Dataset[Any]:
+    """The samples as the task's evaluation hands them to the model."""
+    assert inputs.model is not None
+    assert inputs.data is not None
+    seen: list[torch.Tensor] = []
+
+    def note(_: nn.Module, given: tuple[Any, ...]) -> None:
+        seen.append(given[0].detach().cpu())
+
+    hook = inputs.model.register_forward_pre_hook(note)
+    try:
+        task.evaluate(inputs.model, inputs.data)
+    finally:
+        hook.remove()
+    return TensorDataset(torch.cat(seen))
+
+
+# Files.
+
+
+def _write(path: Path, chosen: coresets.Coreset, identity: dict[str, Any]) -> None:
+    about = {"method": chosen.method, "cost": asdict(chosen.cost), "identity": identity}
+    arrays = {
+        "index": chosen.indices,
+        "weight": chosen.weights,
+        "about": np.array(json.dumps(about)),
+    }
+    if chosen.scores is not None:
+        arrays["scores"] = chosen.scores
+
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+    write_atomically(path, save)
+
+
+def _read(path: Path, identity: dict[str, Any]) -> coresets.Coreset:
+    with np.load(path, allow_pickle=False) as stored:
+        about = json.loads(str(stored["about"]))
+        differing = what_differs(about["identity"], identity)
+        if differing:
+            raise TaskError(
+                f"{path} was chosen with other settings: {differing}. Choose another --out, or delete it."
+            )
+        return coresets.Coreset(
+            indices=stored["index"],
+            weights=stored["weight"],
+            method=about["method"],
+            cost=coresets.Cost(**about["cost"]),
+            num_samples=about["identity"]["num_samples"],
+            scores=stored.get("scores"),
+        )
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Let one process choose at a time, so that the others find what it chose.
+
+    Where the system has no such locks, each chooses for itself, and all choose the same.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 - not on every system
+    except ImportError:
+        yield
+        return
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # ends with the process, however that ends
+        yield
+
+
+def charge(costs: Costs, spent: coresets.Cost) -> None:
+    """Count the selection into a run's costs."""
+    costs.samples_forwarded += spent.samples_forwarded
+    costs.samples_backpropagated += spent.samples_backpropagated
+    costs.seconds += spent.seconds
+    if costs.cpu_seconds is not None:
+        costs.cpu_seconds += spent.cpu_seconds
+    costs.selection_seconds += spent.seconds
+    costs.selection_passes += spent.samples_forwarded

@@ -1,0 +1,1 @@
+"""The statistics of a comparison: pure functions on typed records, without torch and without files."""

@@ -1,0 +1,204 @@
+"""Where a curve of quality against cost reaches the quality of a point, and how sure that is.
+
+The interval inverts a t test, as Fieller's method does for a ratio. At every candidate cost the
+point is compared with the curve, seed by seed; the curve is linear between two lengths, so that
+each seed gives one difference, and these differences have an ordinary t test. The interval holds
+every cost at which the test finds no difference.
+
+Why not the bootstrap: three seeds have only ten distinct resamples. In simulations with known curves
+a 95% percentile interval covered the truth in 71, 79 and 90% of all comparisons with 3, 5 and 10
+seeds; this one in 95% of them. The t test is exact for as few as two seeds with normal noise, and
+where the curve is flat or the point lies beyond its end, the interval becomes open on that side by
+itself, which is where a delta method fails.
+
+Why the curve is linear in 1 / cost: curves of training flatten, and faster than a logarithm. A chord
+lies below such a curve, so that full data would seem to need more than it does, to the advantage of
+pruning. For quality that approaches its limit like cost ** -1.5, with lengths 0.2 apart, a chord in
+log cost adds up to 0.019 to the saving, and one in 1 / cost 0.007. That is a systematic error, which no
+number of seeds makes smaller: where the curve bends faster, as where full data stops gaining between two
+lengths, it is up to about 0.1, in favour of the arm. More lengths there are the remedy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from infobatch.lab.stats.contrast import Array, t_quantile
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The log of (the curve's cost at equal quality / the point's own cost).
+
+    ``low`` and ``high`` are infinite on a side that is open, and None with one seed. ``beyond`` is
+    +1 where the point is better than all of the curve, so that ``estimate`` is the curve's end and
+    only a lower bound; -1 where it is worse than all of it, so that it is an upper bound; else 0.
+    """
+
+    estimate: float
+    low: float | None
+    high: float | None
+    beyond: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Quality against log cost: one row per length, cheapest first, and one column per seed.
+
+    ``cost`` has the means over seeds and ``cost_noise`` each seed's deviation from them.
+    """
+
+    cost: Array
+    cost_noise: Array
+    quality: Array
+
+    def at(self, cost: float) -> Array:
+        """Each seed's quality at a log cost; beyond an end, the quality at that end."""
+        shape = -np.exp(-self.cost)
+        return np.array(
+            [np.interp(-math.exp(-cost), shape, arm_cost) for arm_cost in self.quality.T]
+        )
+
+
+def fit_curve(log_cost: Array, quality: Array) -> Curve:
+    """Make a curve whose mean over seeds never falls as the cost grows (isotonic regression).
+
+    Neighbouring lengths whose means fall are averaged, in each seed alike, so that the mean of the
+    seeds' curves is the isotonic regression of their means.
+    """
+    means = log_cost.mean(axis=1)
+    order = np.argsort(means, kind="stable")
+    quality = quality[order]
+    pooled = np.concatenate(
+        [
+            np.broadcast_to(quality[block].mean(axis=0), quality[block].shape)
+            for block in _blocks(quality.mean(axis=1))
+        ]
+    )
+    return Curve(means[order], (log_cost - means[:, None])[order], pooled)
+
+
+def _blocks(values: Array) -> list[slice]:
+    """Pool adjacent violators: the runs of neighbours that share one value."""
+    blocks: list[tuple[int, int]] = []
+    for index in range(len(values)):
+        start, stop = index, index + 1
+        while blocks and values[slice(*blocks[-1])].mean() > values[start:stop].mean():
+            start = blocks.pop()[0]
+        blocks.append((start, stop))
+    return [slice(*block) for block in blocks]
+
+
+def cross(curve: Curve, log_cost: Array, quality: Array, *, confidence: float) -> Crossing:
+    """Find where ``curve`` reaches the quality of a point, relative to the point's own cost.
+
+    The point has one log cost and one quality per seed, and the seeds are those of the curve. Of
+    several costs with the same quality the cheapest is taken: a flat stretch of full data's curve
+    must not count as a saving.
+    """
+    arm_cost = float(log_cost.mean())
+    parts = _segments(curve, log_cost, quality)
+    reached = _first_not_above(parts, reach=0.0)
+    start, end = float(curve.cost[0]), float(curve.cost[-1])
+    if reached is None:
+        estimate, beyond = end, 1
+    elif reached == start and quality.mean() < curve.quality[0].mean():
+        estimate, beyond = start, -1
+    else:
+        estimate, beyond = reached, 0
+    count = len(quality)
+    if count == 1:
+        return Crossing(estimate - arm_cost, None, None, beyond)
+    reach = t_quantile(confidence, count) / math.sqrt(count)
+    low = _first_not_above(parts, reach=reach)
+    # From the other end, the point being worse is what has to be established.
+    high = _first_not_above([part.reversed() for part in reversed(parts)], reach=reach)
+    return Crossing(
+        estimate - arm_cost,
+        -math.inf if low == start else (end if low is None else low) - arm_cost,
+        math.inf if high == end else (start if high is None else high) - arm_cost,
+        beyond,
+    )
+
+
+def differences_at_own_cost(curve: Curve, log_cost: Array, quality: Array) -> Array:
+    """Point minus curve at the point's own cost, one value per seed; beyond an end, at that end."""
+    arm_cost = float(log_cost.mean())
+    segments = _segments(curve, log_cost, quality)
+    segment = next((part for part in segments if arm_cost <= part.right), segments[-1])
+    return segment.at(segment.share(arm_cost))
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Point minus curve between two neighbouring lengths, one value per seed at either end."""
+
+    left: float
+    right: float
+    at_left: Array
+    at_right: Array
+
+    def reversed(self) -> _Segment:
+        return _Segment(self.right, self.left, -self.at_right, -self.at_left)
+
+    def at(self, share: float) -> Array:
+        """Each seed's difference a share of the way along, the way being measured in 1 / cost."""
+        return self.at_left + share * (self.at_right - self.at_left)
+
+    def share(self, log_cost: float) -> float:
+        """How far along a log cost lies, from 0 to 1."""
+        start, end = math.exp(-self.left), math.exp(-self.right)
+        if start == end:
+            return 0.0
+        return min(max((start - math.exp(-log_cost)) / (start - end), 0.0), 1.0)
+
+    def log_cost(self, share: float) -> float:
+        """The log cost a share of the way along."""
+        return -math.log((1 - share) * math.exp(-self.left) + share * math.exp(-self.right))
+
+    def excess(self, share: float, reach: float) -> float:
+        """The mean difference, less ``reach`` standard deviations, a share of the way along.
+
+        A linear function less a norm is concave: once positive on the left, it has at most one
+        zero on the way to the right.
+        """
+        values = self.at(share)
+        noise = reach * float(values.std(ddof=1)) if reach else 0.0
+        return float(values.mean()) - noise
+
+
+def _segments(curve: Curve, log_cost: Array, quality: Array) -> list[_Segment]:
+    """Cut the curve at its lengths. Costs that vary over seeds enter to first order, by the slope."""
+    own_noise = log_cost - log_cost.mean()
+    if len(curve.cost) == 1:
+        difference = quality - curve.quality[0]
+        return [_Segment(curve.cost[0], curve.cost[0], difference, difference)]
+    # With quality linear in 1 / cost, its slope in log cost is proportional to 1 / cost.
+    inverse = np.exp(-curve.cost)
+    segments = []
+    for index in range(len(inverse) - 1):
+        rise = float(curve.quality[index + 1].mean() - curve.quality[index].mean())
+        run = float(inverse[index] - inverse[index + 1])
+        ends = []
+        for side in (index, index + 1):
+            slope = rise / run * float(inverse[side]) if run else 0.0
+            noise = slope * (own_noise - curve.cost_noise[side])
+            ends.append(quality - curve.quality[side] - noise)
+        segments.append(_Segment(float(curve.cost[index]), float(curve.cost[index + 1]), *ends))
+    return segments
+
+
+def _first_not_above(segments: list[_Segment], *, reach: float) -> float | None:
+    """The first cost at which the point is no longer (established to be) better; None: nowhere."""
+    for segment in segments:
+        if segment.excess(0.0, reach) <= 0:
+            return segment.left
+        if segment.excess(1.0, reach) <= 0:
+            from scipy.optimize import brentq  # noqa: PLC0415 - the command line must start quickly
+
+            share = float(brentq(segment.excess, 0.0, 1.0, args=(reach,), xtol=1e-12))
+            return segment.log_cost(share)
+    return None

@@ -1,0 +1,117 @@
+"""One decision from all that was measured: use an arm, train for less, or keep all data.
+
+Several arms and lengths are looked at, and the best of several is partly the luckiest. "Use" therefore
+takes intervals that hold for all of them at once (Bonferroni: what 95% leaves is shared among them):
+of all comparisons in which no arm is worth using, at most 2.5% end with that word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from infobatch.lab.stats.candidate import Candidate, candidates
+from infobatch.lab.stats.frontier import Frontier
+from infobatch.lab.stats.gate import Gate
+from infobatch.lab.stats.precision import SeedRange, more_seeds
+from infobatch.lab.stats.sentences import Sentences, Wording
+
+Kind = Literal["use", "train shorter", "shorten first", "keep full data", "not decided"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, in one word and one or two sentences, and the arm and length it is about.
+
+    ``leans`` says which way it looks while it is not decided, and ``more_seeds`` about how many it
+    takes to tell.
+    """
+
+    kind: Kind
+    sentence: str
+    arm: str | None = None
+    length: float | None = None
+    leans: Kind | None = None
+    more_seeds: SeedRange | None = None
+
+
+def decide(
+    frontier: Frontier, gate: Gate, *, margin: float, wording: Wording | None = None
+) -> Decision:
+    """Decide, from a frontier whose intervals hold for all of its points at once.
+
+    :func:`infobatch.lab.stats.assessment.assess` makes such a frontier from the measurements.
+    """
+    measured = [point for point in frontier.points if point.seeds]
+    if not measured:
+        sentence = (
+            "Not decided: no seed has finished on full data at every length and in another arm."
+        )
+        return Decision("not decided", sentence)
+    if gate.regime == "too long":
+        return Decision("shorten first", gate.text)
+    longest = max(knot.length for knot in frontier.curve)
+    sentences = Sentences(margin, longest, wording or Wording())
+    judged = candidates(measured, margin=margin)
+    lossless = [candidate for candidate in judged if candidate.lossless]
+    useful = [candidate for candidate in lossless if candidate.above_curve]
+    if useful:
+        best = max(useful, key=lambda candidate: candidate.saving.low or 0.0)
+        return _about(best, "use", sentences.use(best, gate))
+    beaten = [
+        candidate
+        for candidate in lossless
+        if candidate.under_curve and candidate.shorter_length < longest
+    ]
+    if beaten:
+        best = max(beaten, key=lambda candidate: candidate.saved)
+        return _about(best, "train shorter", sentences.train_shorter(best))
+    undecided = [
+        candidate for candidate in judged if not (candidate.worse or candidate.under_curve)
+    ]
+    if undecided:
+        return _undecided(undecided, gate, sentences)
+    nearest = max(judged, key=lambda candidate: candidate.to_full.mean, default=None)
+    diverged = any(point.diverged for point in measured)
+    return Decision("keep full data", sentences.keep(nearest, diverged=diverged))
+
+
+def _undecided(undecided: Sequence[Candidate], gate: Gate, sentences: Sentences) -> Decision:
+    """Tell of the most promising candidate: the largest saving of those that may be lossless."""
+    near = [candidate for candidate in undecided if candidate.to_full.mean > -candidate.margin]
+    leans: Kind = "keep full data"
+    if near:
+        best = max(near, key=lambda candidate: candidate.saving.estimate)
+        leans = "use" if best.to_shorter.mean > 0 else "train shorter"
+    else:
+        best = max(undecided, key=lambda candidate: candidate.to_full.mean)
+    more = _seeds_needed(best, near=bool(near))
+    if not best.enough_seeds:
+        sentence = sentences.few_seeds(best, gate)
+    else:
+        words = {"use": "using it", "train shorter": "shorter training"}
+        sentence = sentences.not_decided(best, words.get(leans, "keeping all data"), more)
+    return _about(best, "not decided", sentence, leans, more)
+
+
+def _seeds_needed(best: Candidate, *, near: bool) -> SeedRange:
+    """As many as settle all that is open: whether it is lossless and, if so, better than shorter."""
+    needed = []
+    if not best.lossless:
+        needed.append(more_seeds(best.to_full, limit=-best.margin))
+    if near and not best.above_curve:
+        needed.append(more_seeds(best.to_shorter, limit=0.0))
+    highs = [candidate.high for candidate in needed if candidate.high is not None]
+    high = max(highs) if len(highs) == len(needed) else None
+    return SeedRange(max(candidate.low for candidate in needed), high)
+
+
+def _about(
+    best: Candidate,
+    kind: Kind,
+    sentence: str,
+    leans: Kind | None = None,
+    more: SeedRange | None = None,
+) -> Decision:
+    return Decision(kind, sentence, best.point.arm, best.point.length, leans, more)

@@ -1,0 +1,211 @@
+"""The frontier: how much compute would full data have needed to be as good?
+
+Full data trained for several lengths gives a curve of quality against cost, which is what shorter
+training offers for nothing. An arm is worth using only where it lies above that curve, and by how
+much is said in compute: 1 - (its cost) / (the cost at which full data reaches the same quality).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from infobatch.lab.stats.contrast import CONFIDENCE, Contrast, contrast
+from infobatch.lab.stats.crossing import cross, differences_at_own_cost, fit_curve
+from infobatch.lab.stats.measurements import Measurement, PairedRuns
+from infobatch.lab.stats.saving import Saving, saving_of_curve, saving_of_point
+
+
+@dataclass(frozen=True)
+class Knot:
+    """Full data at one length: means over seeds, and the isotonic fit that savings are read off.
+
+    ``cost`` is a geometric mean, since costs are compared as ratios. Qualities are in the metric's
+    own unit and direction.
+    """
+
+    length: float
+    cost: float
+    quality: float
+    fitted: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """One arm at one length, against full data; differences are above zero where it is better.
+
+    Everything but the names is None where no seed is shared with a complete curve of full data.
+    With a seed in ``diverged`` its quality is infinitely bad: there is no mean and no difference,
+    and the saving is "at most" what its cost leaves against the shortest training on full data.
+    """
+
+    arm: str
+    length: float
+    seeds: tuple[int, ...]
+    diverged: tuple[int, ...]
+    cost: float | None = None
+    saved: float | None = None  # 1 - cost / full data's cost, whatever the quality
+    quality: float | None = None
+    to_full: Contrast | None = None  # to full data at full length
+    to_shorter: Contrast | None = None  # to full data at the same cost
+    shorter_to_full: Contrast | None = None  # full data at that cost, to full data at full length
+    shorter_length: float | None = None  # the length at which full data costs the same
+    below_curve: bool = False  # cheaper than full data's runs: shorter training is worse still
+    saving: Saving | None = None  # at equal quality
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where an arm's own curve reaches the quality that full data has at full length.
+
+    A length at which the arm diverged on some seed is infinitely bad, and so is every shorter one
+    (the curve never falls): they are in ``diverged`` and the curve begins after them.
+    """
+
+    arm: str
+    seeds: tuple[int, ...]
+    diverged: tuple[float, ...]
+    full_cost: float | None = None
+    saving: Saving | None = None
+
+    @property
+    def cost(self) -> float | None:
+        """The cost at which full data's final quality is reached; as far as ``saving.bound`` says."""
+        return None if self.saving is None else self._cost(self.saving.estimate)
+
+    @property
+    def cost_interval(self) -> tuple[float | None, float | None]:
+        """The interval of that cost, cheaper end first; None on a side that is open."""
+        if self.saving is None:
+            return None, None
+        return self._cost(self.saving.high), self._cost(self.saving.low)
+
+    def _cost(self, saving: float | None) -> float | None:
+        return None if saving is None or self.full_cost is None else (1 - saving) * self.full_cost
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Full data's curve, every other arm and length against it, and every arm's own curve.
+
+    ``left_out_seeds`` and ``left_out_lengths`` are those at which full data itself diverged.
+    """
+
+    curve: tuple[Knot, ...]
+    points: tuple[Point, ...]
+    reaches: tuple[Reach, ...]
+    seeds: tuple[int, ...]
+    left_out_seeds: tuple[int, ...]
+    left_out_lengths: tuple[float, ...]
+    confidence: float
+
+
+def quality_at(curve: Sequence[Knot], cost: float) -> float:
+    """Full data's quality at a cost, as savings are read off: linear in 1 / cost between lengths.
+
+    Beyond either end it is the quality at that end. A figure draws the curve through such values.
+    """
+    costs = np.array([knot.cost for knot in curve])
+    return float(np.interp(-1 / cost, -1 / costs, [knot.fitted for knot in curve]))
+
+
+def frontier(
+    measurements: Iterable[Measurement],
+    *,
+    higher_is_better: bool,
+    full: str = "full",
+    confidence: float = CONFIDENCE,
+) -> Frontier:
+    """Place every arm and length on the frontier, with intervals over paired seeds.
+
+    ``confidence`` is that of each interval by itself; :func:`infobatch.lab.stats.decision.decide`
+    corrects for having looked at many.
+    """
+    runs = PairedRuns(measurements, higher_is_better=higher_is_better, full=full)
+    arms = dict.fromkeys(arm for arm, _ in runs.points)
+    return Frontier(
+        curve=_knots(runs),
+        points=tuple(_point(runs, arm, length, confidence) for arm, length in runs.points),
+        reaches=tuple(_reach(runs, arm, confidence) for arm in arms),
+        seeds=runs.seeds,
+        left_out_seeds=runs.left_out_seeds,
+        left_out_lengths=runs.left_out_lengths,
+        confidence=confidence,
+    )
+
+
+def _knots(runs: PairedRuns) -> tuple[Knot, ...]:
+    if not runs.seeds:
+        return ()
+    log_cost, quality = runs.full_table(runs.seeds)
+    curve = fit_curve(log_cost, quality)
+    order = np.argsort(log_cost.mean(axis=1), kind="stable")
+    return tuple(
+        Knot(
+            length=runs.lengths[row],
+            cost=math.exp(curve.cost[place]),
+            quality=runs.sign * float(quality[row].mean()),
+            fitted=runs.sign * float(curve.quality[place].mean()),
+        )
+        for place, row in enumerate(order)
+    )
+
+
+def _point(runs: PairedRuns, arm: str, length: float, confidence: float) -> Point:
+    seeds = runs.seeds_of([(arm, length)])
+    if not seeds:
+        return Point(arm, length, (), ())
+    full_cost, full_quality = runs.full_table(seeds)
+    curve = fit_curve(full_cost, full_quality)
+    (log_cost,), (quality,) = runs.table([(arm, length)], seeds)
+    cost = float(log_cost.mean())
+    lengths = np.log(np.sort(runs.lengths))
+    at_own_cost = curve.at(cost)
+    diverged = tuple(seed for seed, value in zip(seeds, quality, strict=True) if value == -math.inf)
+    if diverged:
+        bound = -math.expm1(cost - float(curve.cost[0]))
+        saving = Saving(bound, "at most", None, None, confidence)
+    else:
+        crossing = cross(curve, log_cost, quality, confidence=confidence)
+        saving = saving_of_point(crossing, confidence=confidence)
+    return Point(
+        arm=arm,
+        length=length,
+        seeds=seeds,
+        diverged=diverged,
+        cost=math.exp(cost),
+        saved=-math.expm1(cost - float(full_cost[-1].mean())),
+        quality=None if diverged else runs.sign * float(quality.mean()),
+        to_full=None if diverged else contrast(quality - full_quality[-1], confidence=confidence),
+        to_shorter=None
+        if diverged
+        else contrast(differences_at_own_cost(curve, log_cost, quality), confidence=confidence),
+        shorter_to_full=contrast(at_own_cost - full_quality[-1], confidence=confidence),
+        shorter_length=math.exp(float(np.interp(cost, np.sort(full_cost.mean(axis=1)), lengths))),
+        below_curve=cost < float(curve.cost[0]),
+        saving=saving,
+    )
+
+
+def _reach(runs: PairedRuns, arm: str, confidence: float) -> Reach:
+    cells = [cell for cell in runs.points if cell[0] == arm]
+    seeds = runs.seeds_of(cells)
+    if not seeds:
+        return Reach(arm, (), ())
+    full_cost, full_quality = runs.full_table(seeds)
+    log_cost, quality = runs.table(cells, seeds)
+    infinitely_bad = np.flatnonzero(np.isneginf(quality).any(axis=1))
+    first = int(infinitely_bad[-1]) + 1 if len(infinitely_bad) else 0
+    final = float(full_cost[-1].mean())
+    if first == len(cells):
+        bound = -math.expm1(float(log_cost[-1].mean()) - final)
+        saving = Saving(bound, "at most", None, None, confidence)
+    else:
+        curve = fit_curve(log_cost[first:], quality[first:])
+        crossing = cross(curve, full_cost[-1], full_quality[-1], confidence=confidence)
+        saving = saving_of_curve(crossing, confidence=confidence)
+    lengths = tuple(length for _, length in cells[:first])
+    return Reach(arm, seeds, lengths, math.exp(final), saving)

@@ -1,0 +1,105 @@
+"""Which learning rate an arm is trained with, given what each rate of the grid reached.
+
+The best mean wins, but the differences between good rates are often noise, and whoever follows noise
+compares lucky choices with unlucky ones. Rates that are within one standard error of the best (of the
+difference, paired by seed) therefore count as tied, and every arm resolves a tie in the same way: the
+task's own rate if it is among them, else the one nearest to the middle of the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class TriedRate:
+    """What an arm reached with one rate of the grid, over the seeds of the choice.
+
+    ``mean`` is in the metric's own unit, None if some seed diverged, and then the rate is not chosen.
+    ``behind`` is by how much it is worse than the best rate, with the ``standard_error`` of that,
+    which takes two seeds; ``tied`` says that it is not more than that.
+    """
+
+    learning_rate: float
+    count: int
+    mean: float | None
+    sd: float | None
+    behind: float | None
+    standard_error: float | None
+    tied: bool
+    chosen: bool
+
+
+def judge_rates(
+    metrics: Mapping[float, Sequence[float | None]], *, higher_is_better: bool, usual: float
+) -> tuple[TriedRate, ...]:
+    """Judge the rates of a grid, each with one metric per seed, None where training diverged.
+
+    ``usual`` is the task's own learning rate. If every rate diverged, all are tied.
+
+    >>> [rate.learning_rate for rate in judge_rates(
+    ...     {0.1: [88.0, 88.2], 0.2: [88.3, 88.1]}, higher_is_better=True, usual=0.1
+    ... ) if rate.chosen]
+    [0.1]
+    """
+    sign = 1.0 if higher_is_better else -1.0
+    qualities = {
+        rate: sign * np.array([math.nan if value is None else value for value in metrics[rate]])
+        for rate in sorted(metrics)
+    }
+    finite = {rate: values for rate, values in qualities.items() if np.isfinite(values).all()}
+    best = max(finite.values(), key=np.mean, default=np.zeros(0))
+    behind = {rate: _behind(best, values) for rate, values in finite.items()}
+    tied = {rate for rate, (gap, error) in behind.items() if _within(gap, error)} or set(metrics)
+    chosen = _resolved({rate: behind.get(rate, (0.0, None))[0] for rate in tied}, metrics, usual)
+    judged = []
+    for rate, values in qualities.items():
+        gap, error = behind.get(rate, (None, None))
+        judged.append(
+            TriedRate(
+                learning_rate=rate,
+                count=len(values),
+                mean=sign * float(values.mean()) if rate in finite else None,
+                sd=float(values.std(ddof=1)) if rate in finite and len(values) > 1 else None,
+                behind=gap,
+                standard_error=error,
+                tied=rate in tied,
+                chosen=rate == chosen,
+            )
+        )
+    return tuple(judged)
+
+
+def _behind(
+    best: np.ndarray[tuple[int], np.dtype[np.float64]],
+    values: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> tuple[float, float | None]:
+    differences = best - values
+    count = len(differences)
+    error = float(differences.std(ddof=1)) / math.sqrt(count) if count > 1 else None
+    return float(differences.mean()), error
+
+
+def _within(gap: float, error: float | None) -> bool:
+    """Whether a gap is not more than its error; of two seeds, one alike, both are the same number."""
+    return gap <= (error or 0.0) * (1 + 1e-9)
+
+
+def _resolved(tied: Mapping[float, float], grid: Mapping[float, object], usual: float) -> float:
+    """The usual rate, else the one nearest to the grid's middle, as a ratio; of two, the better.
+
+    ``tied`` has by how much each of them is behind the best.
+    """
+    if usual in tied:
+        return usual
+    middle = math.sqrt(min(grid) * max(grid))
+
+    def distance(rate: float) -> float:
+        # Rounded, so that two that are equally near stay so.
+        return round(abs(math.log(rate / middle)), 9)
+
+    return min(sorted(tied), key=lambda rate: (distance(rate), tied[rate]))

@@ -1,0 +1,87 @@
+"""Finished runs as typed records: what every judge and every table reads of results.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from infobatch.lab.stats.measurements import Measurement
+
+FULL, SHORT, RANDOM = "full", "short", "random"
+Seconds = Literal["cpu_seconds", "seconds"]
+Cost = Literal["samples_forwarded"] | Seconds
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run: its metric, None if that was not finite, and its costs."""
+
+    arm: str
+    length: float
+    seed: int
+    metric: float | None
+    saved_fraction: float
+    samples_forwarded: int
+    samples_backpropagated: int
+    optimizer_steps: int
+    seconds: float
+    overhead_seconds: float
+    evaluation_seconds: float
+    peak_memory_mb: float | None
+    cpu_seconds: float | None = None  # not known on a GPU, nor of runs of earlier versions
+    leader: str | None = None  # the arm whose cost this one's was set to
+
+
+def read_record(run: Mapping[str, Any]) -> Record:
+    """Read a record of results.json."""
+    metric, costs = run["metric"], run["costs"]
+    return Record(
+        arm=run["arm"],
+        length=run["length"],
+        seed=run["seed"],
+        metric=None if metric is None or not math.isfinite(metric) else float(metric),
+        saved_fraction=run["saved_fraction"],
+        samples_forwarded=costs["samples_forwarded"],
+        samples_backpropagated=costs["samples_backpropagated"],
+        optimizer_steps=costs["optimizer_steps"],
+        seconds=costs["seconds"],
+        overhead_seconds=costs["overhead_seconds"],
+        evaluation_seconds=costs["evaluation_seconds"],
+        peak_memory_mb=costs["peak_memory_mb"],
+        cpu_seconds=costs.get("cpu_seconds"),
+        leader=run["settings"]["leader"],
+    )
+
+
+def seconds_to_compare(records: Sequence[Record]) -> Seconds:
+    """Processor time where every run has it, since it hardly depends on what else the machine did.
+
+    On a GPU there is only the time by the clock.
+    """
+    return "seconds" if any(not record.cpu_seconds for record in records) else "cpu_seconds"
+
+
+def measurements(records: Sequence[Record], *, cost: Cost) -> list[Measurement]:
+    """The records as points of quality against cost.
+
+    ``short`` is all data for fewer epochs, so it is a point of the curve of ``full``. Its length
+    differs a little from seed to seed, with the cost of the arm that it follows; the mean names it.
+    """
+    shares = [1 - record.saved_fraction for record in records if record.arm == SHORT]
+    short_length = round(sum(shares) / len(shares), 3) if shares else math.nan
+    as_full = (
+        replace(record, arm=FULL, length=short_length) if record.arm == SHORT else record
+        for record in records
+    )
+    return [
+        Measurement(
+            arm=record.arm,
+            length=record.length,
+            seed=record.seed,
+            cost=float(getattr(record, cost)),
+            quality=record.metric,
+        )
+        for record in as_full
+    ]

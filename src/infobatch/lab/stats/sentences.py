@@ -1,0 +1,129 @@
+"""The sentences of a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from infobatch.lab.stats.candidate import Candidate
+from infobatch.lab.stats.contrast import USUAL_SEEDS
+from infobatch.lab.stats.gate import Gate
+from infobatch.lab.stats.outcome import decimals, described
+from infobatch.lab.stats.precision import SeedRange
+from infobatch.lab.stats.saving import percent
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What the sentences need besides the numbers.
+
+    ``settings`` has what was chosen for an arm, such as ``{"quantile": "learning rate 0.2"}``;
+    ``epochs`` is the number at full length, where lengths should be told in epochs.
+    """
+
+    unit: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Says what was decided. ``longest`` is full data's longest training."""
+
+    margin: float
+    longest: float
+    wording: Wording
+
+    def use(self, best: Candidate, gate: Gate) -> str:
+        """Use an arm: what it saves, and what shorter training at its cost would lose."""
+        sentence = (
+            f"Use {self._name(best)}: as good as full data at {_compute(best.saving.estimate)} "
+        )
+        sentence += f"({best.saving.interval}); "
+        sentence += f"{self._shorter(best)}."
+        if gate.regime == "unknown":
+            sentence += " Whether training is longer than it needs to be is not clear yet."
+        return sentence
+
+    def train_shorter(self, best: Candidate) -> str:
+        """Full data at the same cost is better."""
+        better = self._amount(-best.to_shorter.mean)
+        sentence = (
+            f"{self._name(best)} is lossless against full data, but shorter training is better "
+        )
+        sentence += f"by {better} at the same cost: train {self._length(best.shorter_length)}"
+        return (
+            f"{sentence} instead of {self.wording.epochs}."
+            if self.wording.epochs
+            else f"{sentence}."
+        )
+
+    def keep(self, best: Candidate | None, *, diverged: bool) -> str:
+        """No arm is worth using."""
+        if best is None:
+            return "Keep all data: every other arm diverged."
+        sentence = "Keep all data: no arm is as good at less compute"
+        sentence += ", and some diverged" if diverged else ""
+        sentence += f". The best, {self._name(best)}, is {self._against_full(best)}; "
+        return f"{sentence}{self._shorter(best)}."
+
+    def not_decided(self, best: Candidate, leaning: str, more: SeedRange) -> str:
+        """What is open about the most promising arm, which way it leans, and what it would take."""
+        if best.lossless:
+            sentence = f"{self._name(best)} is as good as full data at {_compute(best.saved)}, "
+            sentence += "but shorter training may be, too: its saving at equal quality is "
+        else:
+            sentence = f"{self._name(best)} is {self._against_full(best)}, where the margin is "
+            sentence += f"{self.margin:g}; its saving at equal quality is "
+        sentence += f"{best.saving.text}. "
+        return f"Not decided: {sentence}It leans towards {leaning}; {more.text} would tell."
+
+    def few_seeds(self, best: Candidate, gate: Gate) -> str:
+        """What one or two seeds can say: what happened, and that it may be chance."""
+        single = best.to_full.count == 1
+        difference = best.to_full.mean
+        than = "better" if difference > 0 else "worse"
+        sentence = f"Not decided: there {'is one seed. On it,' if single else 'are two seeds. On average,'} "
+        sentence += (
+            f"{self._name(best)} was {self._amount(abs(difference))} {than} than full data at "
+        )
+        sentence += f"{_compute(best.saved)}; {self._shorter(best, past=True)}. "
+        if gate.loss is not None and gate.length is not None and gate.loss.mean < self.margin:
+            sentence += (
+                f"All data for {gate.length:g} × the epochs was within the margin, so training "
+            )
+            sentence += "may be longer than it needs to be. "
+        sentence += "One seed" if single else "Two seeds"
+        return f"{sentence} cannot tell this from chance; {USUAL_SEEDS} usually can."
+
+    def _name(self, best: Candidate) -> str:
+        sentence = f"`{best.point.arm}`"
+        setting = self.wording.settings.get(best.point.arm)
+        sentence += f" with {setting}" if setting else ""
+        if best.point.length != self.longest:
+            sentence += f" for {self._length(best.point.length)}"
+        return sentence
+
+    def _length(self, length: float) -> str:
+        share = length / self.longest
+        if self.wording.epochs:
+            return f"{round(share * self.wording.epochs)} epochs"
+        return f"{share:.2g} × the epochs"
+
+    def _amount(self, value: float) -> str:
+        return f"{value:.{decimals(self.margin)}f} {self.wording.unit}".rstrip()
+
+    def _against_full(self, best: Candidate) -> str:
+        sentence = described(best.to_full, self.margin, unit=self.wording.unit)
+        return f"{sentence} against full data at {_compute(best.saved)}"
+
+    def _shorter(self, best: Candidate, *, past: bool = False) -> str:
+        """What shorter training at the same cost loses."""
+        loss = -best.shorter_to_full.mean
+        verb = ("lost" if past else "loses") if loss >= 0 else ("gained" if past else "gains")
+        more = "more than " if best.point.below_curve else ""
+        return f"shorter training at that cost {verb} {more}{self._amount(abs(loss))}"
+
+
+def _compute(saved: float) -> str:
+    return f"{percent(abs(saved))} {'more' if saved < 0 else 'less'} compute"
