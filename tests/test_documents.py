@@ -1,44 +1,22 @@
 """Every example in the README and the docs runs, and the README's numbers are the stored ones."""
 
+import hashlib
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
+from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import infobatch
-
-ROOT = Path(__file__).parent.parent
-
-
-def examples(path):
-    return re.findall(r"```python\n(.*?)```", (ROOT / path).read_text(), re.DOTALL)
-
-
-def surroundings(tmp_path):
-    """What the examples take as given: data, a model, an optimizer."""
-    torch.manual_seed(0)
-    x = torch.randn(400, 5)
-    y = (x.sum(1) > 0).long()
-    data = TensorDataset(x, y)
-    model = nn.Linear(5, 2)
-    return {
-        "data": data,
-        "train_data": data,
-        "targets": y,
-        "num_epochs": 3,
-        "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
-        "criterion": nn.CrossEntropyLoss(reduction="none"),
-        "my_collate": default_collate,
-        "checkpoint": tmp_path / "checkpoint.pt",
-        "infobatch": infobatch,
-    }
-
+from document_examples import ROOT, examples, surroundings
+from tiny_models import arguments, bert, classified
 
 def test_readme(tmp_path, capsys):
     blocks = examples("README.md")
@@ -55,6 +33,9 @@ def test_policies_page(tmp_path):
     for block in examples("docs/policies.md"):
         exec(compile(block, "policies.md", "exec"), namespace)
         train_data = namespace["train_data"]
+        if "refresh(" in block:  # trains by itself
+            assert train_data.savings.refreshed > 0
+            continue
         loader = DataLoader(train_data, 32, sampler=train_data.sampler)
         for _ in range(2):
             for x, y in loader:
@@ -63,9 +44,10 @@ def test_policies_page(tmp_path):
         assert train_data.savings.saved > 50
 
 
-@pytest.mark.parametrize("number", range(5))
-def test_usage_page(number, tmp_path):
-    namespace = surroundings(tmp_path)
+@pytest.mark.parametrize("number", range(9))
+def test_usage_page(number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {**surroundings(tmp_path), "DataLoader": DataLoader}
     train_data = infobatch.InfoBatch(namespace["data"], 3, delta=1.0)
     loader = DataLoader(train_data, 64, sampler=train_data.sampler)
     for x, y in loader:
@@ -77,7 +59,61 @@ def test_usage_page(number, tmp_path):
     exec(compile(block, "usage.md", "exec"), namespace)
     if "in loader" in block:
         assert train_data.savings.made == 400 + len(train_data.plan)
-    assert len(examples("docs/usage.md")) == 5
+    if "shrink" in block:
+        sizes = [len(x) for x, _ in namespace["loader"]]
+        assert len(sizes) == len(namespace["loader"]) == 7
+        assert sum(sizes) == len(train_data.plan) < 400
+    if "initial_scores" in block:
+        assert len(namespace["train_data"].plan) < 400
+    if "last_loss" in block:
+        assert len(loader) == -(-len(train_data.plan) // 64) < 7
+        assert 0 < namespace["epoch_loss"] < 10
+    assert len(examples("docs/usage.md")) == 9
+
+
+def test_coresets_page(tmp_path, monkeypatch, capsys):
+    """The blocks run in order, and every method is in the table and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    outputs = torch.rand(400, 2, generator=torch.Generator().manual_seed(0)).softmax(1)
+    namespace = {
+        **surroundings(tmp_path),
+        "DataLoader": DataLoader,
+        "make_model": lambda: nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2)),
+        "embeddings": torch.randn(400, 6, generator=torch.Generator().manual_seed(0)),
+        "outputs": outputs,
+        "held_out": TensorDataset(torch.randn(50, 5), torch.randint(2, (50,))),
+    }
+    for block in examples("docs/coresets.md"):
+        exec(compile(block, "coresets.md", "exec"), namespace)
+        if "chosen" in block:
+            assert 40 <= len(namespace["chosen"]) <= 120
+    assert "samples_backpropagated=1600" in capsys.readouterr().out  # 3 + 1 epochs of 400
+    assert namespace["chosen"].method == "forgetting"
+    page = (ROOT / "docs/coresets.md").read_text()
+    table = page.partition("## The methods")[2].partition("Gradients are")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(infobatch.coresets.METHODS)
+
+
+def test_few_epochs_page(tmp_path, monkeypatch, capsys):
+    """The blocks run in order: scores of an earlier run, a pass without gradients, a stream."""
+    monkeypatch.chdir(tmp_path)
+    namespace = {**surroundings(tmp_path), "torch": torch}
+    train_data = infobatch.InfoBatch(namespace["data"], 3)
+    loader = DataLoader(train_data, 64, sampler=train_data.sampler)
+    for x, y in loader:
+        train_data.update(namespace["criterion"](namespace["model"](x), y))
+    stream = DataLoader(namespace["data"], 40)
+    namespace |= {"train_data": train_data, "stream": stream, "train_dataset": classified(400)}
+    namespace |= {"language_model": bert(), "args": arguments(tmp_path, num_train_epochs=1)}
+    blocks = examples("docs/few-epochs.md")
+    assert len(blocks) == 5
+    for block in blocks:
+        exec(compile(block, "few-epochs.md", "exec"), namespace)
+        if "initial_scores" in block and "InfoBatch(" in block:
+            assert len(namespace["train_data"].plan) < 400
+    assert namespace["trainer"].pruner.savings.made < 400
+    assert namespace["pruner"].max_noise == 0.1
+    assert "training steps (400 scored, 1" in capsys.readouterr().out
 
 
 def scoring_surroundings(tmp_path):
@@ -117,6 +153,7 @@ def scoring_surroundings(tmp_path):
         "prediction": torch.randn(4, 3, requires_grad=True),
         "token_logits": torch.randn(2, 5, 7, requires_grad=True),
         "labels": torch.randint(7, (2, 5)),
+        "shifted": torch.randint(7, (2, 5)),
         "num_items_in_batch": torch.tensor(20),
         "position_ids": torch.tensor([[0, 1, 0, 1, 2], [0, 1, 2, 3, 4]]),
         "detector": Detector(),
@@ -149,8 +186,50 @@ def test_scoring_page(tmp_path):
     assert namespace["train_data"].savings.made == 400
 
 
+class StoppedError(Exception):
+    """A run that was stopped after a checkpoint."""
+
+
+def accelerated(tmp_path, stop=None, **options):
+    """The resuming loop of docs/accelerate.md, which saves and stops after ``stop`` steps."""
+    pruner = infobatch.Pruner(100, 3, delta=1.0)
+    data = TensorDataset(torch.arange(100.0)[:, None], torch.zeros(100))
+    loader = DataLoader(
+        infobatch.Indexed(data), 8, sampler=pruner.sampler, collate_fn=infobatch.with_index()
+    )
+    accelerator = Accelerator(cpu=True)
+    loader = accelerator.prepare(loader)
+    accelerator.register_for_checkpointing(pruner)
+    visits = []
+
+    def train_step(index, x, y):
+        visits.append((pruner.epoch, index.tolist()))
+        pruner.update(x.squeeze(1) + y, index=index)
+        if len(visits) == stop:
+            accelerator.save_state(tmp_path / f"step_{stop}")
+            raise StoppedError
+
+    _, block = examples("docs/accelerate.md")
+    names = {"accelerator": accelerator, "pruner": pruner, "loader": loader, "num_epochs": 3}
+    names |= {"train_step": train_step, "resume_from_checkpoint": None, **options}
+    with suppress(StoppedError):
+        exec(compile(block, "accelerate.md", "exec"), names)
+    return visits, str(pruner.savings)
+
+
+@pytest.mark.parametrize("stop", [5, 13, 17, 20])
+def test_accelerate_page_resumes(stop, tmp_path):
+    """In the first epoch, at its end and in pruned ones: no sample twice, none left out."""
+    visits, savings = accelerated(tmp_path)
+    before, _ = accelerated(tmp_path, stop)
+    after, resumed = accelerated(tmp_path, resume_from_checkpoint=tmp_path / f"step_{stop}")
+    assert before + after == visits
+    assert resumed == savings
+    assert len(visits) < 3 * 13
+
+
 def test_accelerate_page(tmp_path, capsys):
-    (block,) = examples("docs/accelerate.md")
+    block, _ = examples("docs/accelerate.md")
     namespace = surroundings(tmp_path)
     exec(compile(block, "accelerate.md", "exec"), namespace)
     assert re.match(r"Saved \d+\.\d% of 1,200 sample passes", capsys.readouterr().out)
@@ -159,17 +238,43 @@ def test_accelerate_page(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("page", "script"),
-    [("README.md", "demo_summary.py"), ("docs/performance.md", "overhead_summary.py")],
+    [
+        ("README.md", "demo_summary.py"),
+        ("docs/results/index.md", "demo_summary.py"),
+        ("docs/performance.md", "overhead_summary.py"),
+        ("docs/coresets.md", "coresets_summary.py"),
+        ("docs/few-epochs.md", "warm_sweep_summary.py"),
+        ("docs/grpo.md", "grpo_summary.py"),
+    ],
 )
 def test_tables_are_what_was_measured(page, script):
     run = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / script], capture_output=True, text=True, check=True
     )
-    assert run.stdout.startswith("|")
+    assert "\n|---|" in run.stdout
     assert run.stdout in (ROOT / page).read_text()
 
 
+def test_the_readmes_figure_is_drawn_from_the_stored_results():
+    results = (ROOT / "benchmarks/results/demo/results.json").read_bytes()
+    with Image.open(ROOT / "docs/images/frontier.png") as picture:
+        drawn_from = picture.info["Source"]
+    assert drawn_from == hashlib.sha256(results).hexdigest(), (
+        "Run: python benchmarks/demo_figure.py docs/images/frontier.png"
+    )
+
+
+def test_the_readmes_table_can_be_written_again(tmp_path):
+    page = tmp_path / "README.md"
+    text = (ROOT / "README.md").read_text()
+    page.write_text(re.sub(r"(?m)^\| `infobatch` .*$", "an old row", text))
+    assert page.read_text() != text
+    command = [sys.executable, ROOT / "benchmarks" / "demo_summary.py", "--write", page]
+    subprocess.run(command, check=True)
+    assert page.read_text() == text
+
+
 def test_links_lead_somewhere():
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -8,28 +8,51 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbclient
+import nbformat
 import numpy as np
 import pytest
-from PIL import Image
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def test_cifar10(tmp_path):
+def test_the_benchmark_on_cifar10(tmp_path):
+    """It reads the binary version as the authors publish it."""
     rng = np.random.default_rng(0)
-    for name in [*(f"train_{part}" for part in range(1, 6)), "test"]:
-        mosaic = rng.integers(0, 256, (2 * 32, 20 * 32, 3), dtype=np.uint8)
-        Image.fromarray(mosaic).save(tmp_path / f"{name}.webp", lossless=True)
-    np.save(tmp_path / "train_labels.npy", rng.integers(0, 10, 200))
-    np.save(tmp_path / "test_labels.npy", rng.integers(0, 10, 40))
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for name in [*(f"data_batch_{part}" for part in range(1, 6)), "test_batch"]:
+        records = rng.integers(0, 256, (200, 1 + 3 * 32 * 32), dtype=np.uint8)
+        records[:, 0] %= 10
+        records.tofile(folder / f"{name}.bin")
     out = tmp_path / "results.json"
-    command = [sys.executable, EXAMPLES / "cifar10.py", "--data", tmp_path]
+    benchmark = EXAMPLES.parent / "benchmarks" / "cifar10.py"
+    command = [sys.executable, benchmark, "--data", tmp_path, "--samples", "200"]
     subprocess.run([*command, "--epochs", "3", "--out", out], check=True, timeout=120)
     results = json.loads(out.read_text())
     full, pruned = results["passes"]
     assert full == 600
     assert 300 < pruned < 600
     assert results["share_of_passes_saved"] == 1 - pruned / full
+
+
+@pytest.mark.slow
+def test_notebook(tmp_path):
+    """As Colab and Kaggle run it, cell by cell, but for the installation."""
+    notebook = nbformat.read(EXAMPLES / "infobatch.ipynb", as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if not cell.source.startswith("%pip")]
+    client = nbclient.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": tmp_path}}
+    )
+    client.execute()
+    printed = "".join(
+        output.text
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "stream"
+    )
+    assert "sample passes" in printed
+    assert printed.count("test accuracy") == 2
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -73,7 +96,7 @@ def test_torchdata_fashion():
 
 @pytest.mark.slow
 def test_ray_fashion(tmp_path):
-    """Two workers train two epochs; a longer run of the same name goes on from there."""
+    """Two workers train two epochs; a longer run of the same name continues from there."""
     pytest.importorskip("ray")
     example = EXAMPLES / "ray_fashion.py"
     command = [sys.executable, example, "--samples", "1000", "--storage", tmp_path]

@@ -46,4 +46,96 @@ def test_published_usage(by_keyword):
     assert saved > 0
     assert counts[0] == 300, "the first epoch is whole"
     assert counts[1] < 300
-    assert len(trainset.sampler) == 300
+    assert len(trainset.sampler) == counts[-1], "as many as the loop just finished"
+
+
+def trained(**options):
+    """Two epochs of a run, the second pruned."""
+    trainset = InfoBatch(TensorDataset(torch.arange(40.0)), 4, **options)
+    for _ in range(2):
+        for (x,) in DataLoader(trainset, 8, sampler=trainset.sampler):
+            trainset.update(x)
+    return trainset
+
+
+def test_names_that_forks_use():
+    trainset = trained(prune_ratio=0.3, delta=1.0)
+    assert trainset.num_epochs == 4
+    assert trainset.delta == 1.0
+    assert trainset.keep_ratio == 0.7
+    assert trainset.get_saved_ratio() == trainset.savings.fraction > 0
+    assert len(trainset.weights) == 40
+    assert trainset.weights.sum().item() == pytest.approx(40)
+    left_out = sorted(set(range(40)) - set(trainset.plan.order.tolist()))
+    assert left_out
+    assert (trainset.weights[left_out] == 0).all()
+
+
+def test_scores_by_position():
+    trainset = InfoBatch(TensorDataset(torch.arange(8.0)), 3)
+    for (x,) in DataLoader(trainset, 8, sampler=trainset.sampler):
+        trainset.update(x, x + 100)
+    assert trainset.scores.tolist() == [100.0 + i for i in range(8)]
+
+
+def test_the_last_loss_is_the_plain_mean():
+    """What update returns jumps where pruning begins, because of the weights; this does not."""
+    trainset = InfoBatch(TensorDataset(torch.arange(40.0)), 4, delta=1.0)
+    with pytest.raises(RuntimeError, match=r"last_loss is that of the last update\(\): call"):
+        _ = trainset.last_loss
+    differs = False
+    for _ in range(2):
+        for (x,) in DataLoader(trainset, 8, sampler=trainset.sampler):
+            losses = (x + 1).requires_grad_()
+            returned = trainset.update(losses)
+            assert torch.equal(trainset.last_loss, losses.detach().mean())
+            assert not trainset.last_loss.requires_grad
+            differs = differs or returned.item() != trainset.last_loss.item()
+    assert differs
+
+
+def test_what_is_missing_is_said_of_infobatch():
+    trainset = trained()
+    text = r"InfoBatch has no attribute 'missing', and neither has the TensorDataset that it wraps"
+    with pytest.raises(AttributeError, match=text):
+        _ = trainset.missing
+    with pytest.raises(AttributeError, match=r"InfoBatch.scores cannot be set: .*initial_scores"):
+        trainset.scores = torch.zeros(40)
+    assert not hasattr(InfoBatch(range(4), 2, policy="quantile"), "keep_ratio")
+
+
+def test_the_older_order_of_arguments_is_recognised():
+    text = r"prune_ratio=…\) got 200, .* The order is \(dataset, num_epochs, prune_ratio, delta\)"
+    with pytest.raises(ValueError, match=text):
+        InfoBatch(range(10), 0.5, 200, 0.875)
+
+
+@pytest.mark.parametrize("name", ["prune", "no_prune"])
+def test_a_subclass_with_a_rule_of_its_own_is_told_about_policies(name):
+    with pytest.raises(
+        TypeError, match=rf"Mine overrides {name}\(\), .* policy=.*strata\(samples\)"
+    ):
+        type("Mine", (InfoBatch,), {name: lambda self: []})
+    rules = type("Rules", (), {name: lambda self: []})
+    with pytest.raises(TypeError, match=rf"Mine overrides {name}\(\)"):
+        type("Mine", (rules, InfoBatch), {})
+    type("Fine", (InfoBatch,), {"other": 1})
+
+
+def test_full_data_steps_for_a_schedule_computed_by_hand():
+    """As nanoGPT's get_lr(iteration): each epoch, pruned or not, advances by a full epoch."""
+    trainset = InfoBatch(TensorDataset(torch.arange(40.0)), 4, delta=1.0)
+    loader = DataLoader(trainset, 8, sampler=trainset.sampler)
+    for epoch in range(4):
+        steps = []
+        for (x,) in loader:
+            steps.append(trainset.virtual_step(5))
+            trainset.update(x)
+        assert steps[0] == 5 * epoch
+        assert steps == sorted(steps)
+        assert trainset.virtual_step(5) == 5 * (epoch + 1)
+    assert len(steps) < 5
+    with pytest.raises(
+        ValueError, match=r"virtual_step\(\): steps_per_epoch got 0, expected an int"
+    ):
+        trainset.virtual_step(0)

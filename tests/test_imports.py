@@ -1,33 +1,30 @@
 """What importing the library brings in, and which way its own imports point."""
 
 import ast
+import re
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
+
+import pytest
 
 import infobatch
 
 PACKAGE = Path(infobatch.__file__).parent
-# Each layer imports only from those before it.
+# Each layer imports only from those before it, or within the same name. The longest entry that a
+# module's path begins with counts.
 LAYERS = [
-    {"cipher", "per_sample", "checks", "savings", "sampler", "dealing"},
-    {"plan"},
-    {"distributed"},
-    {"policies", "ledger", "state", "batch"},
-    {"weighting", "planning", "endings"},
-    {"pruner"},
-    {"dataset"},
-    {"schedule"},
-    {"scoring"},
-    {"__init__"},
-    {"integrations"},
-    {"lab"},
+    re.findall(r"`([\w.]+)`", line)
+    for line in re.findall(
+        r"^\d+\. (`.*)$", (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
 ]
 
 
 def test_importing_infobatch_needs_only_torch_and_numpy():
     code = (
-        "import sys, torch, numpy; before = set(sys.modules); import infobatch;"
+        "import sys, torch, numpy; before = set(sys.modules); import infobatch.public;"
         "new = {name.split('.')[0] for name in set(sys.modules) - before};"
         "print(*sorted(new - set(sys.stdlib_module_names)))"
     )
@@ -35,17 +32,104 @@ def test_importing_infobatch_needs_only_torch_and_numpy():
     assert set(run.stdout.split()) <= {"infobatch", "numpy", "torch"}
 
 
+def layer_of(module):
+    """The number of the layer, and the entry that says so."""
+    known = {name: number for number, names in enumerate(LAYERS) for name in names}
+    parts = module.split(".")
+    for end in range(len(parts), 0, -1):
+        name = ".".join(parts[:end])
+        if name in known:
+            return known[name], name
+    raise AssertionError(f"{module} is in no layer")
+
+
+def modules():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        yield path, name if name == "__init__" else name.removesuffix(".__init__")
+
+
+def imports_of(path):
+    """The modules of the package that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "infobatch":
+            base = node.module.removeprefix("infobatch").lstrip(".")
+            for alias in node.names:  # "from infobatch.integrations import accelerate"
+                name = f"{base}.{alias.name}".lstrip(".")
+                as_file = PACKAGE.joinpath(*name.split("."))
+                is_module = as_file.with_suffix(".py").exists() or as_file.is_dir()
+                yield name if is_module else base or "__init__"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "infobatch":
+                    yield alias.name.removeprefix("infobatch").lstrip(".") or "__init__"
+
+
 def test_imports_point_one_way():
-    layer_of = {name: number for number, names in enumerate(LAYERS) for name in names}
-    for path in PACKAGE.rglob("*.py"):
-        relative = path.relative_to(PACKAGE)
-        own = relative.parts[0].removesuffix(".py")
-        assert own in layer_of, f"{relative} is in no layer"
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("infobatch"):
-                imported = (node.module + ".__init__").split(".")[1]
-                if imported != own:
-                    assert layer_of[imported] < layer_of[own], f"{relative} imports {imported}"
+    seen = 0
+    for path, module in modules():
+        own_layer, own = layer_of(module)
+        for imported in imports_of(path):
+            layer, entry = layer_of(imported)
+            seen += 1
+            assert layer < own_layer or entry == own, f"{module} imports {imported}"
+    assert seen > 100
+
+
+def test_every_layer_is_of_something():
+    """A name that was renamed or removed would allow nothing, and nobody would notice."""
+    known = [module for _, module in modules()]
+    assert len(LAYERS) > 10
+    for name in chain.from_iterable(LAYERS):
+        assert any(module == name or module.startswith(f"{name}.") for module in known), name
+
+
+def test_the_core_names_no_trainer():
+    """What is known about other packages' loaders is behind integrations/loaders.py."""
+    for path, module in modules():
+        if module.split(".")[0] not in ("lab", "integrations", "scoring"):
+            text = path.read_text().lower()
+            for package in ("accelerate", "fabric", "lightning", "torchdata", "timm"):
+                assert package not in text, f"{module} names {package}"
+
+
+def test_every_file_is_on_the_map():
+    page = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text()
+    for _, module in modules():
+        name = module.split(".")[-1]
+        if module != "__init__" and not (PACKAGE / Path(*module.split("."))).is_dir():
+            assert f"`{name}" in page or f"{name}`" in page or f"/{name}.py" in page, module
+
+
+def test_core_files_are_short():
+    for path, module in modules():
+        lines = len(path.read_text().splitlines())
+        if module == "pruner":
+            assert lines < 250
+        if module.split(".")[0] not in ("lab", "integrations"):
+            assert lines <= 300, module
+
+
+def test_nothing_heavy_is_imported_before_a_name_is_asked_for():
+    code = (
+        "import sys, infobatch; assert infobatch.__version__; print('torch' in sys.modules);"
+        "infobatch.Pruner; print('torch' in sys.modules); print(infobatch.plan.Plan.__name__)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True", "Plan"]
+
+
+@pytest.mark.parametrize("module", ["pruner", "dataset", "lab.run.arms", "public"])
+def test_any_module_may_be_the_first_that_is_imported(module):
+    code = f"import infobatch.{module}; from infobatch import Pruner, paced, scoring"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="module 'infobatch' has no attribute 'nonsense'"):
+        _ = infobatch.nonsense
+    with pytest.raises(ImportError, match="cannot import name 'nonsense' from 'infobatch'"):
+        from infobatch import nonsense  # noqa: F401, PLC0415
 
 
 def test_public_names():

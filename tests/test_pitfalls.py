@@ -16,8 +16,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset
 
 import infobatch
-from conftest import Numbered, loss_of, run_epoch
 from infobatch.plan import draw_plan
+from numbered import Numbered, loss_of, run_epoch
 
 
 def pruned_after_one_epoch(size=100, num_epochs=10, **options):
@@ -145,7 +145,7 @@ def test_08_one_sampler_and_no_draw_in_constructors():
     train_data = infobatch.InfoBatch(Numbered(50), 4)
     assert train_data.sampler is train_data.sampler
     loader = DataLoader(train_data, 8, sampler=train_data.sampler)
-    assert train_data.pruner._ledger is None
+    assert train_data.pruner._course._run is None
     next(iter(loader))
     assert train_data.epoch == 0
     assert train_data.savings.made == 0
@@ -160,6 +160,7 @@ def test_09_len_is_the_coming_epoch_s():
     schedule = infobatch.paced(OneCycleLR(optimizer, 1.0, total_steps=6 * len(loader)), train_data)
     lengths = []
     for epoch in range(6):
+        train_data.set_epoch(epoch)
         lengths.append(len(loader))
         steps = 0
         for x, _ in loader:
@@ -195,14 +196,14 @@ def test_11_half_precision_losses_and_large_indices(dtype):
 
 def test_12_equal_scores_are_never_below_their_mean():
     scores = np.full(14_197_122, 3.1, np.float32)
-    strata = infobatch.SoftPrune().strata(scores)
+    strata = infobatch.MeanPrune().strata(infobatch.Samples(scores))
     assert not strata.labels.any()
     assert strata.thresholds == (float(np.float32(3.1)),)
 
 
 def test_12_never_seen_is_neither_easy_nor_hard():
     scores = np.array([np.nan, 1.0, 2.0, np.nan, 9.0], np.float32)
-    strata = infobatch.SoftPrune().strata(scores)
+    strata = infobatch.MeanPrune().strata(infobatch.Samples(scores))
     assert strata.thresholds == (4.0,)
     assert strata.labels.tolist() == [0, 1, 1, 0, 0]
 
@@ -255,11 +256,13 @@ def test_15_no_communication_within_an_epoch(monkeypatch):
 def test_16_a_lone_easy_sample_is_kept():
     scores = np.array([0.1, 5.0, 5.0, 5.0], np.float32)
     for ratio in (0.5, 0.75, 0.99):
-        plan = draw_plan(infobatch.SoftPrune(ratio).strata(scores), seed=0, epoch=1)
+        plan = draw_plan(
+            infobatch.MeanPrune(ratio).strata(infobatch.Samples(scores)), seed=0, epoch=1
+        )
         assert sorted(plan.order.tolist()) == [0, 1, 2, 3]
         assert plan.weights.tolist() == [1.0] * 4
     scores = np.array([0.1, 0.2, 0.3, 5.0], np.float32)
-    plan = draw_plan(infobatch.SoftPrune(0.5).strata(scores), seed=0, epoch=1)
+    plan = draw_plan(infobatch.MeanPrune(0.5).strata(infobatch.Samples(scores)), seed=0, epoch=1)
     assert sorted(plan.weights.tolist()) == [1.0, 1.5, 1.5], "2 of 3 kept weigh 3/2, not 2"
 
 

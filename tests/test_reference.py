@@ -14,7 +14,7 @@ from reference import ReferenceInfoBatch
 def test_fifty_epochs_beside_the_reference(ratio, delta, skew):
     size, num_epochs = 137, 50
     rng = np.random.default_rng(1)
-    pruner = infobatch.Pruner(size, num_epochs, policy=infobatch.SoftPrune(ratio), delta=delta)
+    pruner = infobatch.Pruner(size, num_epochs, policy=infobatch.MeanPrune(ratio), delta=delta)
     reference = ReferenceInfoBatch(size, num_epochs, ratio, delta)
     for epoch in range(num_epochs):
         eligible = reference.eligible(epoch)

@@ -5,7 +5,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import infobatch
-from conftest import Numbered, run_epoch
+from infobatch.savings import EpochPasses
+from numbered import Numbered, run_epoch
 
 
 def test_by_epoch_and_in_all():
@@ -45,3 +46,13 @@ def test_breaking_off_is_no_saving():
     assert pruner.savings.epochs[1].made == 15
     assert pruner.savings.saved == 25 * 15 // 75
     assert pruner.savings.as_dict()["infobatch/threshold"] == 49.5
+
+
+def test_an_incomplete_batch_that_is_dropped_is_neither_a_pass_nor_a_saving():
+    """The numbers of docs/usage.md."""
+    assert EpochPasses(1, 100, 60, 48, 0).saved == 32
+    train_data = infobatch.InfoBatch(list(range(100)), 2)
+    for batch in DataLoader(train_data, 16, sampler=train_data.sampler, drop_last=True):
+        train_data.update(torch.ones(len(batch)))
+    train_data.set_epoch(1)
+    assert str(train_data.savings) == "Saved 0.0% of 96 sample passes (96 made in 1 epoch)"

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import (
 from torch.utils.data import DataLoader
 
 import infobatch
-from conftest import Numbered, loss_of
+from numbered import Numbered, loss_of
 
 EPOCHS = 8
 
@@ -91,6 +91,7 @@ def test_gradient_accumulation(flush, delta):
     inner = OneCycleLR(optimizer, 1.0, total_steps=full * EPOCHS)
     scheduler = infobatch.paced(inner, train_data)
     for epoch in range(EPOCHS):
+        train_data.set_epoch(epoch)
         batches = len(loader)
         for step, (x, _) in enumerate(loader, 1):
             train_data.update(loss_of(x, epoch))
@@ -124,7 +125,7 @@ def trained_for_an_epoch():
 
 
 def test_the_length_asked_for_inside_the_loop_does_not_disturb():
-    """After the last update len(loader) is the next epoch's; the schedule must not miss a step."""
+    """After the last update, too, where a loop logs it."""
     train_data = infobatch.InfoBatch(Numbered(40), 4, delta=1.0)
     loader = DataLoader(train_data, 8, sampler=train_data.sampler)
     optimizer = new_optimizer()

@@ -1,4 +1,4 @@
-"""Accelerate deals out batches, reads ahead and counts epochs by itself; what it gets must be right."""
+"""Accelerate shards the batches, reads ahead and counts epochs itself; what it gets must be right."""
 
 import inspect
 import os
@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 
 import accelerate_cases as cases
 import infobatch
-from conftest import Numbered, loss_of
-from infobatch import dealing
+from infobatch.integrations import accelerate as prepared
+from numbered import Numbered, loss_of
 
 CASES = Path(cases.__file__)
 
@@ -33,7 +33,7 @@ def torchrun(case, out, ranks=2):
     """Run a case on some ranks; return what each left."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(ranks), str(CASES), case, str(out)]
-    path = os.pathsep.join([str(CASES.parent.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(CASES.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     run = subprocess.run(
         command, capture_output=True, text=True, timeout=400, check=False, env=environment
@@ -195,7 +195,8 @@ def test_whole_batches_from_the_pruner():
         )
     )
     for epoch in range(cases.EPOCHS):
-        assert len(loader) == len(list(train(pruner, loader, epoch)))
+        steps = len(list(train(pruner, loader, epoch)))
+        assert len(loader) == steps
     assert torch.equal(pruner.scores, plain_loop(drop_last=False)[1])
 
 
@@ -225,7 +226,7 @@ def test_a_second_loop_beside_the_first_is_refused():
 
 
 def test_what_is_used_of_accelerate():
-    """A release that changes any of this needs infobatch.dealing looked at again."""
+    """A release that changes any of this needs infobatch.integrations.accelerate looked at again."""
     accelerator = Accelerator(cpu=True)
     pruner = infobatch.Pruner(8, 2)
     loader = accelerator.prepare(cases.loader_of(pruner, Numbered(8), accelerator))
@@ -233,9 +234,9 @@ def test_what_is_used_of_accelerate():
     assert loader.iteration == 0
     assert loader.batch_sampler.drop_last is False
     for _ in loader:
-        assert dealing.loader_at_work(pruner.sampler) is loader
+        assert prepared.loader_at_work(pruner.sampler) is loader
         assert loader.iteration == 0
-    assert dealing.loader_at_work(pruner.sampler) is None
+    assert prepared.loader_at_work(pruner.sampler) is None
     assert loader.iteration == 1
     for kind in (DataLoaderShard, DataLoaderDispatcher):
         source = inspect.getsource(kind.__iter__)
@@ -248,8 +249,8 @@ def test_what_is_used_of_accelerate():
         assert order == sorted(order), kind
 
 
-def test_an_accelerate_that_does_not_tell_is_refused(monkeypatch):
+def test_an_accelerate_that_does_not_show_its_loaders_is_refused(monkeypatch):
     Accelerator(cpu=True)
     monkeypatch.delattr(GradientState, "dataloader_references")
-    with pytest.raises(RuntimeError, match=r"accelerate 1\.\d+\.\d+ does not say .*>=1\.15"):
+    with pytest.raises(RuntimeError, match=r"accelerate 1\.\d+\.\d+ does not show .*>=1\.15"):
         infobatch.Pruner(8, 2).set_epoch(1)

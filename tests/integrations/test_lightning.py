@@ -163,7 +163,8 @@ def plain_loop(epochs=EPOCHS, accumulate=1):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     plans = []
-    for _ in range(epochs):
+    for epoch in range(epochs):
+        train_data.set_epoch(epoch)
         length = len(loader)
         for step, (x, y) in enumerate(loader, 1):
             loss = train_data.update((model(x).squeeze(1) - y) ** 2)
@@ -540,7 +541,7 @@ def test_evaluation_with_a_checkpoint_leaves_the_data_alone(tmp_path):
     assert module.train_data.savings == before
     fresh = pruned()
     trainer(InfoBatchCallback(fresh)).validate(Module(fresh), validation(), verbose=False)
-    assert fresh.pruner.is_fresh
+    assert fresh.pruner._course.is_fresh
 
 
 # Other ways to train.
@@ -645,7 +646,7 @@ def test_errors():
     )
     fails(
         ValueError,
-        r"got Trainer\(overfit_batches=1\), which takes the sampler away",
+        r"got Trainer\(overfit_batches=1\), which removes the sampler",
         loader=loader_of,
         overfit_batches=1,
     )

@@ -125,6 +125,11 @@ def test_the_loops_read_what_the_callback_writes():
         _TrainingEpochLoop.on_run_start, "data_fetcher.fetched += self.batch_progress.current.ready"
     )
     uses(_FitLoop.on_advance_start, "_set_sampler_epoch(dl, self.epoch_progress.current.processed)")
+    uses(
+        Trainer.estimated_stepping_batches.fget,
+        "self.fit_loop.setup_data()",
+        "total_batches = self.num_training_batches",
+    )
     uses(_FitLoop.on_save_checkpoint, 'state_dict["combined_loader"]')
     uses(_set_sampler_epoch, 'getattr(dataloader, "sampler", None)')
     uses(_FabricDataLoader.__iter__, "_set_sampler_epoch(self._dataloader, self._num_iter_calls)")

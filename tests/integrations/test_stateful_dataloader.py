@@ -7,7 +7,7 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import infobatch
-from conftest import Numbered, loss_of
+from numbered import Numbered, loss_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 SIZE, BATCH, EPOCHS = 61, 8, 4
@@ -129,7 +129,7 @@ def test_states_of_different_steps():
     again, its_loader = parts(2)
     again.load_state_dict(states[3]["data"])
     its_loader.load_state_dict(states[5]["loader"])
-    text = r"of after 48 samples of epoch 0, but train_data's is after 32 samples of epoch 0"
+    text = r"from after 48 samples of epoch 0, but train_data's is from after 32 samples of epoch 0"
     with pytest.raises(RuntimeError, match=text):
         next(iter(its_loader))
     states = []

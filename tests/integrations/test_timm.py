@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,19 @@ from timm.loss import (
     SoftTargetCrossEntropy,
 )
 from timm.scheduler import create_scheduler_v2
+from timm.task import ClassificationTask, resume_task_checkpoint
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import infobatch
-from conftest import loss_of
-from infobatch.integrations.timm import Mixup, create_loader, per_sample, virtual_updates
+from infobatch.integrations.timm import (
+    CheckpointSaver,
+    Mixup,
+    create_train_loader,
+    load_pruning,
+    per_sample,
+)
+from numbered import loss_of
 
 ROOT = Path(__file__).parent.parent.parent
 SIZE, CLASSES, EPOCHS, BATCH, SIDE = 160, 4, 3, 16, 32
@@ -61,12 +69,12 @@ def seed_numpy(seed):
 
 def loader_of(train_data, **options):
     options = {"num_workers": 0, "use_prefetcher": False, **options}
-    return create_loader(
+    return create_train_loader(
         train_data, (3, SIDE, SIDE), BATCH, is_training=True, device=torch.device("cpu"), **options
     )
 
 
-# Losses, one a sample.
+# Losses, one per sample.
 
 CRITERIA = {
     "cross entropy": (nn.CrossEntropyLoss(), "labels"),
@@ -250,6 +258,8 @@ def test_each_loss_reaches_its_sample(prefetch, workers):
     loader = loader_of(train_data, use_prefetcher=prefetch, num_workers=workers)
     assert train_data.dataset.transform is not None
     for epoch in range(EPOCHS):
+        for pruned in (plain, train_data):
+            pruned.set_epoch(epoch)
         assert torch.equal(train_data.plan.order, plain.plan.order)
         for batch in batches:
             plain.update(loss_of(torch.tensor([float(target) for _, target in batch]), epoch))
@@ -292,7 +302,7 @@ def test_it_is_timms_loader_but_for_the_sampler():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_aug_repeats": 3}, r"num_aug_repeats=3\) does not go with pruning"),
+        ({"num_aug_repeats": 3}, r"num_aug_repeats=3\) cannot be used with pruning"),
         ({"num_aug_splits": 2}, "the copies of a sample have one score"),
         ({"use_multi_epochs_loader": True}, "it never ends an epoch"),
         ({"input_size_choices": [24, 32]}, "draws batches of its own"),
@@ -305,7 +315,9 @@ def test_what_does_not_go_with_pruning_is_refused(options, message):
 
 
 def test_a_data_set_that_is_not_pruned_is_refused():
-    with pytest.raises(TypeError, match=r"create_loader\(\) got Pictures, expected an InfoBatch"):
+    with pytest.raises(
+        TypeError, match=r"create_train_loader\(\) got Pictures, expected an InfoBatch"
+    ):
         loader_of(Pictures())
 
 
@@ -367,10 +379,10 @@ def test_a_resnet_trains(name, accumulate):
                 continue
             optimizer.step()
             optimizer.zero_grad()
-            schedule.step_update(num_updates=virtual_updates(train_data, updates_per_epoch))
+            schedule.step_update(num_updates=train_data.virtual_step(updates_per_epoch))
         schedule.step(epoch + 1)
         at_epoch_ends.append(optimizer.param_groups[0]["lr"])
-        assert virtual_updates(train_data, updates_per_epoch) == (epoch + 1) * updates_per_epoch
+        assert train_data.virtual_step(updates_per_epoch) == (epoch + 1) * updates_per_epoch
     expected = []
     for epoch in range(EPOCHS):
         schedule.step_update(num_updates=(epoch + 1) * updates_per_epoch)
@@ -380,6 +392,57 @@ def test_a_resnet_trains(name, accumulate):
     assert cross_entropy_on(seen, model) < cross_entropy_on(seen, untrained) - 0.1
     assert train_data.savings.saved > 0
     assert train_data.scores.isfinite().all()
+
+
+# Checkpoints.
+
+
+def saved_run(folder, kind=CheckpointSaver, **options):
+    """An epoch and a half of training, and a saver for it."""
+    train_data = infobatch.InfoBatch(Pictures(numbered=True), EPOCHS, delta=1.0)
+    for epoch in range(2):
+        for step, (_, target) in enumerate(loader_of(train_data)):
+            if epoch and step == 2:
+                break
+            train_data.update(loss_of(target.float(), epoch))
+    model = nn.Linear(2, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    task = ClassificationTask(model, nn.CrossEntropyLoss(), verbose=False)
+    if kind is CheckpointSaver:
+        options["train_data"] = train_data
+    folders = {"checkpoint_dir": str(folder), "recovery_dir": str(folder)}
+    saver = kind(model, optimizer, args=Namespace(model="linear"), task=task, **folders, **options)
+    return train_data, saver, task
+
+
+@pytest.mark.parametrize("file", ["last", "model_best", "checkpoint-1", "recovery-1-2"])
+def test_timm_s_checkpoints_have_the_scores(file, tmp_path):
+    train_data, saver, task = saved_run(tmp_path)
+    saver.save_checkpoint(1, metric=0.5)
+    saver.save_recovery(1, batch_idx=2)
+    path = tmp_path / f"{file}.pth.tar"
+    resumed = infobatch.InfoBatch(Pictures(numbered=True), EPOCHS, delta=1.0)
+    load_pruning(resumed, path)
+    assert resumed.epoch == train_data.epoch == 1
+    assert torch.equal(resumed.scores, train_data.scores)
+    for epochs in (train_data, resumed):  # timm continues with the epoch after the saved one
+        epochs.set_epoch(2)
+    assert torch.equal(resumed.plan.order, train_data.plan.order)
+    assert str(resumed.savings) == str(train_data.savings)
+    assert resume_task_checkpoint(task, str(path), log_info=False) == 2
+
+
+def test_checkpoints_without_scores_are_told(tmp_path):
+    train_data, saver, task = saved_run(tmp_path, timm.utils.CheckpointSaver)
+    saver.save_checkpoint(1, metric=0.5)
+    message = (
+        r"load_pruning\(\) found no scores in .*last.pth.tar, expected a checkpoint of .*Saver"
+    )
+    with pytest.raises(ValueError, match=message):
+        load_pruning(train_data, tmp_path / "last.pth.tar")
+    message = r"CheckpointSaver\(train_data=…\) got Pictures, expected the InfoBatch"
+    with pytest.raises(TypeError, match=message):
+        CheckpointSaver(train_data=Pictures(), task=task, model=None, optimizer=None)
 
 
 def test_page(capsys):
@@ -411,7 +474,7 @@ def test_example():
     code = "import torchvision_operators, runpy, sys; sys.argv = sys.argv[1:];"
     code += "runpy.run_path(sys.argv[0], run_name='__main__')"
     command = [sys.executable, "-c", code, str(ROOT / "examples" / "timm_fashion.py")]
-    path = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT / "tests/support"), os.environ.get("PYTHONPATH", "")])
     run = subprocess.run(
         [*command, "--epochs", "2", "--samples", "256"],
         capture_output=True,

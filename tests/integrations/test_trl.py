@@ -1,6 +1,5 @@
 """TRL's SFTTrainer with LoRA: completion-only scores, its own loss, packing refused."""
 
-import math
 import re
 from pathlib import Path
 
@@ -8,44 +7,17 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
 from infobatch.integrations.transformers import InfoBatchMixin
 from infobatch.integrations.trl import InfoBatchConfig, InfoBatchSFTTrainer
-
-DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-WORDS = [*DIGITS, "plus", "is", "what", "tell", "me", *"abcde"]
+from tiny_words import DIGITS, llama, tokenizer
 
 
 @pytest.fixture(autouse=True)
 def no_telemetry(monkeypatch):
     monkeypatch.setenv("CI", "1")
-
-
-def tokenizer():
-    vocabulary = {word: number for number, word in enumerate(["<pad>", "<eos>", "<unk>", *WORDS])}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
-    )
-
-
-def llama():
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(WORDS) + 3,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=32,
-        pad_token_id=0,
-    )
-    return LlamaForCausalLM(config)
 
 
 def sums(size=40):
@@ -261,7 +233,7 @@ def test_the_mixin_goes_before_sft_trainer(tmp_path):
 
     ours = trainer(tmp_path, Own)
     assert ours.pruner.num_samples == 40
-    assert math.isclose(ours.infobatch.prune_ratio, 0.5)
+    assert ours.pruner.policy.ratio == 0.5
 
 
 def test_what_trl_s_fused_head_returns_is_what_the_scores_are_made_of(tmp_path):

@@ -1,0 +1,190 @@
+"""Real processes on gloo, started by torchrun: the same plans and scores, the same gradients."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+import distributed_cases
+import infobatch
+from numbered import Numbered, loss_of
+
+CASES = Path(distributed_cases.__file__)
+ROOT = CASES.parents[2]
+
+
+def torchrun(case, ranks, out, *options):
+    """Run a case on some ranks; return what each left."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(ranks), *options, str(CASES), case, str(out)]
+    run = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            # On one node torchrun shares its store with the workers, and after a restart gloo would
+            # find the addresses of the dead ones there (torch 2.13).
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        },
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return [torch.load(out / f"rank-{rank}.pt", weights_only=True) for rank in range(ranks)]
+
+
+def alone(epochs=distributed_cases.EPOCHS):
+    """The same training in one process."""
+    pruner = infobatch.Pruner(distributed_cases.SIZE, distributed_cases.EPOCHS, delta=1.0)
+    plans = []
+    for epoch in range(epochs):
+        for index in pruner.sampler:
+            pruner.update(loss_of(torch.tensor([float(index)]), epoch))
+        plans.append(pruner.plan.order)
+    pruner.set_epoch(epochs)
+    return plans, pruner
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_same_plans_and_scores_as_one_process(ranks, tmp_path):
+    plans, pruner = alone()
+    for rank, result in enumerate(torchrun("drive", ranks, tmp_path)):
+        for plan, own_plan, visited in zip(plans, result["plans"], result["visits"], strict=True):
+            assert torch.equal(plan, own_plan)
+            own = plan.tolist()[rank::ranks]
+            assert visited[: len(own)] == own
+            assert len(visited) == -(-len(plan) // ranks)
+        assert torch.equal(result["scores"], pruner.scores)
+        assert result["savings"] == str(pruner.savings)
+    assert pruner.savings.saved > 0
+
+
+def test_ranks_that_share_a_batch_count_as_one(tmp_path):
+    _, pruner = alone(epochs=2)
+    results = torchrun("mesh", 4, tmp_path)
+    by_place = {tuple(result["place"]): result for result in results}
+    for data in range(2):
+        assert by_place[data, 0]["shares"] == by_place[data, 1]["shares"]
+    assert by_place[0, 0]["shares"] != by_place[1, 0]["shares"]
+    assert all(torch.equal(result["scores"], pruner.scores) for result in results)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_gradients_of_the_first_pruned_epoch_are_the_global_batch_s(ranks, tmp_path):
+    """DDP and FSDP2 on several ranks, against one process with the whole batch."""
+    results = torchrun("models", ranks, tmp_path)
+    cases = {
+        "ddp": {},
+        "fsdp2": {},
+        "accumulate": {"accumulate": 2},
+        "bf16": {"bf16": True},
+    }
+    for name, options in cases.items():
+        single = distributed_cases.gradients(lambda model: model, world_size=1, **options)
+        for result in results:
+            assert result[name]["made"] == single["made"] < 96, name
+            close = {"rtol": 0.05, "atol": 0.05} if name == "bf16" else {"rtol": 1e-3, "atol": 1e-4}
+            assert torch.allclose(result[name]["gradients"], single["gradients"], **close), name
+    assert torch.equal(results[0]["ddp"]["gradients"], results[1]["ddp"]["gradients"])
+    assert results[0]["sharded"]["made"] == results[1]["sharded"]["made"] < 96
+
+
+def test_saved_by_four_ranks_in_mid_epoch_and_continued_by_two_and_one(tmp_path):
+    plans, pruner = alone()
+    saved = torchrun("save", 4, tmp_path)
+    visited = [sample for result in saved for sample in result["visited"]]
+    assert torch.equal(saved[0]["plan"], plans[1])
+    assert sorted(visited) == sorted(plans[1].tolist()[:48])
+    for ranks in (2, 1):
+        results = torchrun("resume", ranks, tmp_path)
+        rest = [sample for result in results for sample in result["visits"][0]]
+        left = plans[1].tolist()[48:]
+        assert set(rest) == set(left)
+        assert len(rest) - len(left) < ranks
+        for result in results:
+            assert torch.equal(result["scores"], pruner.scores)
+            assert result["savings"] == str(pruner.savings)
+
+
+def test_elastic_restart_after_a_kill(tmp_path):
+    _, pruner = alone()
+    results = torchrun("elastic", 3, tmp_path, "--max-restarts", "1")
+    assert (tmp_path / "killed").exists()
+    for result in results:
+        assert result["restarts"] == 1
+        assert torch.equal(result["scores"], pruner.scores)
+        assert result["savings"] == str(pruner.savings)
+
+
+def test_a_dead_rank_ends_the_others_with_an_error(tmp_path):
+    """Without torchrun's watch: a rank that is gone makes the exchange fail within the time-out."""
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, str(CASES), "death", str(tmp_path)]
+    processes = [
+        subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(2)
+    ]
+    for process in processes:
+        assert process.wait(timeout=120) == 0
+    result = torch.load(tmp_path / "rank-0.pt", weights_only=True)
+    assert result["error"], "the surviving rank must not go on in silence"
+    assert not (tmp_path / "rank-1.pt").exists()
+
+
+def test_example():
+    """The command in the example's first line, as it stands but for the epochs."""
+    example = ROOT / "examples" / "ddp.py"
+    command = example.read_text().splitlines()[0].removeprefix("# ").split()
+    assert command[0] == "torchrun"
+    run = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *command[1:], "--epochs", "2"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert "Saved" in run.stdout
+    assert "test accuracy" in run.stdout
+
+
+def test_a_process_group_stays_out_of_a_spawned_worker():
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        train_data = infobatch.InfoBatch(Numbered(16), 2, process_group=dist.group.WORLD)
+        loader = DataLoader(
+            train_data,
+            8,
+            sampler=train_data.sampler,
+            num_workers=1,
+            multiprocessing_context="spawn",
+        )
+        visited = []
+        for x, _ in loader:
+            train_data.update(x)
+            visited += x.long().tolist()
+    finally:
+        dist.destroy_process_group()
+    assert sorted(visited) == list(range(16))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

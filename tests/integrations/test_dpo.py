@@ -1,0 +1,198 @@
+"""TRL's DPOTrainer with pruned pairs: exact weights, TRL's own loss, refused where pairs mix."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import TrainerCallback
+from trl import DPOConfig, DPOTrainer
+
+from infobatch.integrations.trl import InfoBatchConfig, InfoBatchDPOTrainer
+from tiny_words import DIGITS, llama, tokenizer
+
+SIZE = 16
+
+
+@pytest.fixture(autouse=True)
+def no_telemetry(monkeypatch):
+    monkeypatch.setenv("CI", "1")
+
+
+def pairs():
+    rows = []
+    for number in range(SIZE):
+        one, other = number % 4, number // 4
+        wrong = "a b c" if number % 2 else DIGITS[(one + other + 1) % 10]
+        prompt = f"what is {DIGITS[one]} plus {DIGITS[other]}"
+        rows.append(
+            {"prompt": prompt, "chosen": f" {DIGITS[one + other]}", "rejected": f" {wrong}"}
+        )
+    return Dataset.from_list(rows)
+
+
+class Noting(TrainerCallback):
+    """Keeps the gradient of each optimizer step."""
+
+    def __init__(self):
+        self.gradients = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        used = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        self.gradients.append(torch.cat(used).clone())
+
+
+class Watched(InfoBatchDPOTrainer):
+    """Notes the pairs of each step, and the plans."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.visits, self.plans = [], {}
+
+    def training_step(self, model, inputs, *rest):
+        self.visits.append(inputs["infobatch_index"].tolist())
+        self.plans[self.pruner.epoch] = self.pruner.plan
+        return super().training_step(model, inputs, *rest)
+
+
+def reference():
+    """A model that differs from the one that is trained, so that the margins do."""
+    model = llama()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model
+
+
+def trainer(folder, kind=Watched, *, infobatch=None, peft=False, callbacks=None, **options):
+    quiet = {
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 3,
+        "learning_rate": 1e-2,
+        "beta": 2.0,
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "log_level": "error",
+    }
+    adapter = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    pruned = {"infobatch": infobatch or InfoBatchConfig(delta=1.0)}
+    return kind(
+        model=llama(),
+        ref_model=None if peft else reference(),
+        args=DPOConfig(str(folder), **(quiet | options)),
+        train_dataset=pairs(),
+        processing_class=tokenizer(),
+        peft_config=adapter if peft else None,
+        callbacks=callbacks,
+        **(pruned if issubclass(kind, InfoBatchDPOTrainer) else {}),
+    )
+
+
+def gradients(folder, **options):
+    noting = Noting()
+    frozen = {"learning_rate": 0.0, "max_grad_norm": 0.0}
+    torch.manual_seed(0)  # of the adapters
+    ours = trainer(folder, callbacks=[noting], **frozen, **options)
+    ours.train()
+    return ours, noting.gradients
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"peft": True},
+        {"loss_type": ["ipo"]},
+        {"loss_type": ["hinge", "sigmoid_norm"], "loss_weights": [1.0, 0.5]},
+        {"precompute_ref_log_probs": True},
+        {"use_weighting": True},
+    ],
+    ids=str,
+)
+def test_the_gradient_of_a_step_is_the_weighted_mean_of_its_pairs_own(options, tmp_path):
+    whole = InfoBatchConfig(delta=0.0)
+    single = {"per_device_train_batch_size": 1, "num_train_epochs": 1, "infobatch": whole}
+    alone, each = gradients(tmp_path, **single, **options)
+    own = {visit[0]: gradient for visit, gradient in zip(alone.visits, each, strict=True)}
+    ours, steps = gradients(tmp_path, num_train_epochs=2, **options)
+    assert ours.pruner.savings.saved > 0
+    plan = ours.plans[1]
+    weights = dict(zip(plan.order.tolist(), plan.weights.tolist(), strict=True))
+    for number, (visit, step) in enumerate(zip(ours.visits, steps, strict=True)):
+        factors = [1.0 if number < 4 else weights[pair] for pair in visit]
+        expected = sum(w * own[pair] for w, pair in zip(factors, visit, strict=True)) / len(visit)
+        assert torch.allclose(step, expected, atol=1e-5), number
+    # The scores are the standard loss, from TRL's own margins.
+    assert torch.allclose(ours.pruner.scores, alone.pruner.scores, atol=1e-5)
+
+
+def test_the_score_is_the_loss_of_a_pair(tmp_path):
+    losses = []
+
+    class Logged(Watched):
+        def training_step(self, *args):
+            losses.append(super().training_step(*args).item())
+            return torch.tensor(losses[-1])
+
+    config = InfoBatchConfig(delta=0.0)
+    options = {"per_device_train_batch_size": 1, "num_train_epochs": 1, "learning_rate": 0.0}
+    ours = trainer(tmp_path, Logged, infobatch=config, **options)
+    ours.train()
+    order = [visit[0] for visit in ours.visits]
+    assert torch.allclose(ours.pruner.scores[order], torch.tensor(losses), atol=1e-5)
+
+
+def test_whole_epochs_train_exactly_as_the_plain_trainer(tmp_path):
+    ours = trainer(tmp_path, infobatch=InfoBatchConfig(delta=0.0), num_train_epochs=1)
+    ours.train()
+    rows = [pair for visit in ours.visits for pair in visit]
+
+    class InGivenOrder(DPOTrainer):
+        def _get_train_sampler(self, *args):
+            return rows
+
+    plain = trainer(tmp_path, InGivenOrder, num_train_epochs=1)
+    plain.train()
+    theirs = plain.model.state_dict()
+    assert all(torch.equal(v, theirs[name]) for name, v in ours.model.state_dict().items())
+
+
+def test_resuming_gives_the_same_bits(tmp_path):
+    whole = trainer(tmp_path, save_strategy="steps", save_steps=1)
+    whole.train()
+    resumed = trainer(tmp_path)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    theirs = whole.model.state_dict()
+    assert all(torch.equal(v, theirs[name]) for name, v in resumed.model.state_dict().items())
+    assert str(resumed.pruner.savings) == str(whole.pruner.savings)
+
+
+def test_page(tmp_path):
+    """The last block of docs/grpo.md."""
+    page = (Path(__file__).parents[2] / "docs" / "grpo.md").read_text()
+    *_, block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {
+        "InfoBatchConfig": InfoBatchConfig,
+        "model": llama(),
+        "ref_model": reference(),
+        "dpo_args": trainer(tmp_path).args,
+        "pairs": pairs(),
+        "tokenizer": tokenizer(),
+    }
+    exec(compile(block, "grpo.md", "exec"), names)
+    assert names["trainer"].pruner.savings.saved > 0
+
+
+@pytest.mark.parametrize("name", ["aot", "aot_unpaired", "sft"])
+def test_losses_that_mix_pairs_are_refused(name, tmp_path):
+    with pytest.raises(
+        ValueError, match=rf"got loss_type='{name}', expected a loss that is a mean"
+    ):
+        trainer(tmp_path, loss_type=[name])

@@ -1,0 +1,234 @@
+"""Every recipe end to end, for real but short: trained, measured, stopped and resumed, by two ranks."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Subset
+
+from infobatch.lab.datasets.folder import DATA_VARIABLE
+from infobatch.lab.recipes.registry import load_recipe
+from infobatch.lab.run import training
+from infobatch.lab.run.settings import settings_of
+from infobatch.lab.run.training import Run
+from infobatch.lab.smoke import SMOKE_EPOCHS
+from infobatch.lab.task import TaskError, load_task
+from recipe_data import DATA, EVERY_RECIPE, ROOT, needs_data
+
+
+def begin(name, folder, *, arm="infobatch", seed=0, **options):
+    task = load_task(name, data=DATA, smoke=True, options=options)
+    return Run(task, settings_of(task, arm=arm, seed=seed, smoke=True, options=options), folder)
+
+
+def snapshot(model):
+    """A copy of a model's state, extra state included."""
+    return {
+        name: value.clone() if isinstance(value, torch.Tensor) else value
+        for name, value in model.state_dict().items()
+    }
+
+
+def assert_same_state(first, second):
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        if isinstance(value, dict):
+            assert_same_state(value, second[name])
+        else:
+            assert torch.equal(value, second[name]), name
+
+
+@pytest.mark.parametrize("name", EVERY_RECIPE)
+def test_trains_by_both_arms(name, tmp_path):
+    run = begin(name, tmp_path / "full", arm="full")
+    full = run.train(lambda standing: None)
+    assert full.saved_fraction == 0
+    assert len(full.history) == SMOKE_EPOCHS
+    assert full.history[-1]["train_loss"] < full.history[0]["train_loss"]
+
+    pruned = begin(name, tmp_path / "infobatch")
+    result = pruned.train(lambda standing: None)
+    assert 0 < result.saved_fraction < 1
+    assert math.isfinite(result.metric)
+    assert all(math.isfinite(value) for value in result.extra_metrics.values())
+    further = {
+        "diffusion": {"frechet_distance"},
+        "fashion": {"cross-entropy"},
+        "cifar10": {"cross-entropy"},
+    }
+    assert set(result.extra_metrics) == further.get(name, set())
+
+    details = pruned.details()
+    hardest = int(details["hardest"][0])
+    shown = pruned.shown(hardest)
+    if isinstance(shown, str):
+        assert len(shown) > 10
+    else:
+        assert np.asarray(shown).dtype == np.uint8
+        assert np.asarray(shown).max() > np.asarray(shown).min()
+    if "labels" in details:
+        assert len(details["labels"]) == pruned.num_samples
+        assert len(set(details["labels"].tolist())) > 1
+
+
+@pytest.mark.parametrize("name", EVERY_RECIPE)
+def test_evaluation_changes_nothing(name, tmp_path):
+    run = begin(name, tmp_path)
+    run.model.train()
+    state, random = snapshot(run.model), torch.get_rng_state()
+    part = Subset(run.test_set, range(16))
+    value = run.task.evaluate(run.model, part)
+    assert run.task.evaluate(run.model, part) == value, "measured twice, the same"
+    assert run.model.training, "the mode is as it was"
+    assert_same_state(snapshot(run.model), state)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(parameter.grad is None for parameter in run.model.parameters())
+
+
+@pytest.mark.parametrize("name", EVERY_RECIPE)
+def test_evaluates_on_the_models_device(name, tmp_path):
+    """On the meta device, which holds no numbers: the measurement gets as far as reading one."""
+    run = begin(name, tmp_path)
+    part = Subset(run.test_set, range(16))
+    run.model.to("meta")
+    with pytest.raises((RuntimeError, NotImplementedError)) as caught:
+        run.task.evaluate(run.model, part)
+    assert re.search(r"item\(\) cannot be called on meta|copy out of meta", str(caught.value))
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("diffusion", {}),
+        ("fashion", {"optimizer": "lamb", "mix": "cutmix"}),
+        pytest.param("cifar10", {"optimizer": "lars"}, marks=needs_data("cifar10")),
+    ],
+)
+def test_resumes_bit_for_bit(name, options, tmp_path, monkeypatch):
+    straight = begin(name, tmp_path / "straight", **options)
+    expected = straight.train(lambda standing: None)
+
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
+    told = 0
+
+    def stop_in_the_second_epoch(standing):
+        nonlocal told
+        told += 1
+        if told == 11:
+            raise StopError
+
+    with pytest.raises(StopError):
+        begin(name, tmp_path / "stopped", **options).train(stop_in_the_second_epoch)
+    torch.manual_seed(12345)  # whatever happens in between
+    resumed = begin(name, tmp_path / "stopped", **options)
+    result = resumed.train(lambda standing: None)
+    assert result.metric == expected.metric
+    assert result.extra_metrics == expected.extra_metrics
+    assert [epoch["train_loss"] for epoch in result.history] == [
+        epoch["train_loss"] for epoch in expected.history
+    ]
+    assert_same_state(snapshot(resumed.model), snapshot(straight.model))
+
+
+def two_processes(name, out, *arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "infobatch.lab.run", name, "--smoke", "--out", str(out), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    if DATA is not None:
+        environment[DATA_VARIABLE] = str(DATA)
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return json.loads((out / "result.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY_RECIPE)
+def test_two_processes(name, tmp_path):
+    result = two_processes(name, tmp_path)
+    assert math.isfinite(result["metric"])
+    assert 0 < result["saved_fraction"] < 1
+    assert result["num_samples"] * 3 == result["full_passes"]
+
+
+@pytest.mark.parametrize("name", ["cifar10", "covertype", "camvid", "mae", "alpaca"])
+@pytest.mark.parametrize("folder", [None, Path("nowhere")])
+def test_missing_data_say_how_to_get_them(name, folder, monkeypatch):
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    with pytest.raises(FileNotFoundError) as caught:
+        load_recipe(name, data=folder)
+    message = str(caught.value)
+    assert "is missing" in message
+    assert "https://" in message
+    assert ("nowhere" if folder else "--data DIR or $INFOBATCH_DATA") in message
+    with pytest.raises(TaskError, match="is missing"):
+        load_task(name, data=folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "fashion",
+            {"optimizer": "adam"},
+            "optimizer='adam' is not one of sgd, adamw, lars, lamb.",
+        ),
+        ("fashion", {"mix": "cut"}, "mix='cut' is not one of none, mixup, cutmix."),
+        (
+            "fashion",
+            {"colour": "red"},
+            "Recipe 'fashion' has no option 'colour'. Expected one of optimizer, mix.",
+        ),
+        (
+            "diffusion",
+            {"prediction": "v"},
+            "prediction='v' is not one of epsilon, v_prediction, sample.",
+        ),
+        ("diffusion", {"min_snr": "-1"}, "min_snr=-1.0 is not a number from 0 (off) on."),
+        ("diffusion", {"min_snr": "much"}, "Recipe 'diffusion': min_snr='much' is not a float."),
+        ("alpaca", {"rows": "all"}, "rows='all' is not one of random_9k, dq_k5_1k."),
+    ],
+)
+def test_options_that_are_not_there(name, options, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
+        load_recipe(name, options=options)
+    assert str(caught.value) == message
+
+
+def test_a_missing_package_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "infobatch.lab.recipes.mae", raising=False)
+    with pytest.raises(
+        ImportError, match=r"needs the package 'transformers'.*infobatch\[recipes\]"
+    ):
+        load_recipe("mae", data=DATA)
+
+
+def test_a_missing_optimizer_package_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    recipe = load_recipe("fashion", options={"optimizer": "lamb"})
+    with pytest.raises(ValueError, match=r"optimizer='lamb' needs the package 'pytorch_optimizer'"):
+        recipe.optimizer(recipe.model(), 0.1)
+
+
+@pytest.mark.parametrize("name", EVERY_RECIPE)
+def test_settings_are_stated(name):
+    task = load_task(name, data=DATA)
+    assert task.margin > 0
+    assert task.metric
+    assert task.epochs > 1
+    lower = {"diffusion", "alpaca"}
+    assert task.higher_is_better is (name not in lower)
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` | "))
+    assert float(line.split("|")[-2]) == task.margin

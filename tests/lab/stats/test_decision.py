@@ -1,0 +1,247 @@
+"""The decision: each of its kinds with its sentence, and how often a lucky winner gets through."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from measured import runs_of
+
+import infobatch.lab.stats
+from infobatch.lab.stats.assessment import assess
+from infobatch.lab.stats.decision import decide
+from infobatch.lab.stats.frontier import frontier
+from infobatch.lab.stats.gate import regime_gate
+from infobatch.lab.stats.sentences import Wording
+from infobatch.lab.stats.sequential import SequentialDesign
+
+NOISE = np.array([-0.02, 0.01, 0.0, 0.02, -0.01])
+OTHER = np.array([0.01, -0.02, 0.02, 0.0, -0.01])
+# Full data gains 2 points from half its length to the whole of it.
+FULL = runs_of("full", {0.5: 88 + NOISE, 0.75: 89.4 + OTHER, 1.0: 90 - NOISE})
+
+
+def assessed(*runs, full=FULL, margin=0.5, seeds=5, **options):
+    measurements = [run for own in (full, *runs) for run in own if run.seed < seeds]
+    return assess(measurements, margin=margin, higher_is_better=True, **options)
+
+
+def sentence_of(*runs, **options):
+    return assessed(*runs, **options).decision.sentence
+
+
+def test_use():
+    # In 1 / cost, 66 is 0.7273 of the way from 50 to 75, where full data has 88 + 1.4 * 0.7273 =
+    # 89.02; and 89.95 is 0.9167 of the way from 75 to 100, at 97.3: 1 - 66 / 97.3 = 32%.
+    quantile = runs_of("quantile", {1.0: 89.95 + OTHER}, cost=66)
+    settings = {"quantile": "learning rate 0.2"}
+    found = assessed(quantile, wording=Wording(unit="points", settings=settings))
+    assert found.decision.sentence == (
+        "Use `quantile` with learning rate 0.2: as good as full data at 32% less compute (31–33%); "
+        "shorter training at that cost loses 0.98 points."
+    )
+    assert (found.decision.kind, found.decision.arm) == ("use", "quantile")
+    assert found.outcomes[0].word == "lossless"
+    json.dumps(dataclasses.asdict(found), allow_nan=False)
+
+
+def test_use_where_the_arm_is_better_than_full_data_or_cheaper_than_its_curve():
+    told = sentence_of(runs_of("mean", {1.0: 90.3 + OTHER}, cost=40), wording=Wording(epochs=30))
+    assert told == (
+        "Use `mean`: as good as full data at 60% less compute (60% or more); "
+        "shorter training at that cost loses more than 2.00."
+    )
+
+
+def test_the_length_is_part_of_the_advice():
+    runs = runs_of("mean", {0.8: 89.9 + OTHER, 1.0: 90.0 + OTHER}, cost=66)
+    told = sentence_of(runs, wording=Wording(epochs=30))
+    assert told.startswith("Use `mean` for 24 epochs: as good as full data at 44% less compute")
+    assert sentence_of(runs).startswith("Use `mean` for 0.8 × the epochs: ")
+
+
+def test_use_although_the_gate_is_not_clear():
+    full = runs_of("full", {0.6: 89.4 + NOISE, 1.0: 90 - NOISE})
+    told = sentence_of(runs_of("mean", {1.0: 90 + OTHER}, cost=66), full=full, margin=0.6)
+    assert told.endswith("Whether training is longer than it needs to be is not clear yet.")
+
+
+def test_train_shorter():
+    full = runs_of("full", {0.5: 87 + NOISE, 0.6666: 90 + OTHER, 1.0: 90.3 - NOISE})
+    mean = runs_of("mean", {1.0: 89.5 + OTHER}, cost=66.66)
+    found = assessed(mean, full=full, margin=1.0, wording=Wording(unit="points", epochs=30))
+    assert found.decision.kind == "train shorter"
+    assert found.decision.sentence == (
+        "`mean` is lossless against full data, but shorter training is better by 0.50 points at "
+        "the same cost: train 20 epochs instead of 30."
+    )
+    told = sentence_of(mean, full=full, margin=1.0)
+    assert told.endswith("is better by 0.50 at the same cost: train 0.67 × the epochs.")
+
+
+def test_shorten_first():
+    full = runs_of("full", {0.5: 89.95 + NOISE, 1.0: 90 + OTHER})
+    found = assessed(runs_of("mean", {1.0: 91 + OTHER}, cost=66), full=full)
+    assert found.decision.kind == "shorten first"
+    assert found.decision.sentence == (
+        "Training is longer than it needs to be: all data for 0.5 × the epochs is as good. "
+        "Shorten it first; this run cannot judge pruning."
+    )
+
+
+def test_keep_full_data():
+    mean = runs_of("mean", {1.0: 89.1 + OTHER}, cost=66)
+    assert sentence_of(mean, wording=Wording(unit="points")) == (
+        "Keep all data: no arm is as good at less compute. The best, `mean`, is −0.90 points "
+        "(−0.92 to −0.88) against full data at 34% less compute; shorter training at that cost "
+        "loses 0.98 points."
+    )
+    diverging = runs_of("bad", {1.0: [90, 90, None, 90, 90]}, cost=66)
+    assert "less compute, and some diverged. The best, `mean`" in sentence_of(mean, diverging)
+    assert sentence_of(diverging) == "Keep all data: every other arm diverged."
+
+
+def test_not_decided_whether_lossless():
+    mean = runs_of("mean", {1.0: 89.8 + 20 * OTHER}, cost=66)
+    found = assessed(mean, wording=Wording(unit="points"))
+    decision = found.decision
+    assert (decision.kind, decision.leans, decision.arm) == ("not decided", "use", "mean")
+    assert decision.sentence.startswith(
+        "Not decided: `mean` is −0.20 points (−0.59 to +0.19) against"
+    )
+    assert "where the margin is 0.5; its saving at equal quality is 2" in decision.sentence
+    assert decision.sentence.endswith(
+        f"It leans towards using it; {decision.more_seeds.text} would tell."
+    )
+
+
+def test_not_decided_whether_better_than_shorter_training():
+    mean = runs_of("mean", {1.0: 89.6 + 4 * OTHER}, cost=80)
+    decision = assessed(mean).decision
+    assert decision.leans == "use"
+    assert decision.sentence.startswith(
+        "Not decided: `mean` is as good as full data at 20% less compute, but shorter training may "
+        "be, too: its saving at equal quality is "
+    )
+    behind = assessed(runs_of("mean", {1.0: 89.54 + 4 * OTHER}, cost=80), margin=0.6).decision
+    assert (behind.kind, behind.leans) == ("not decided", "train shorter")
+    assert "leans towards shorter training" in behind.sentence
+
+
+def test_not_decided_but_leaning_towards_full_data():
+    decision = assessed(runs_of("mean", {1.0: 89.4 + 20 * OTHER}, cost=66)).decision
+    assert (decision.kind, decision.leans) == ("not decided", "keep full data")
+    assert "It leans towards keeping all data" in decision.sentence
+
+
+def test_more_compute_than_full_data_is_said():
+    decision = assessed(runs_of("mean", {1.0: 90.02 + 20 * OTHER}, cost=110)).decision
+    assert "is as good as full data at 10% more compute, but" in decision.sentence
+
+
+def test_one_seed():
+    found = assessed(
+        runs_of("mean", {1.0: [89.9]}, cost=66), seeds=1, wording=Wording(unit="points")
+    )
+    assert found.decision.sentence == (
+        "Not decided: there is one seed. On it, `mean` was 0.12 points worse than full data at 34% "
+        "less compute; shorter training at that cost lost 1.00 points. One seed cannot tell this "
+        "from chance; 5 usually can."
+    )
+    assert (found.decision.kind, found.decision.leans) == ("not decided", "use")
+    full = runs_of("full", {0.5: [89.9], 1.0: [90.0]})
+    told = sentence_of(runs_of("mean", {1.0: [89.9]}, cost=66), full=full)
+    assert "All data for 0.5 × the epochs was within the margin, so training may be longer" in told
+
+
+def test_two_seeds_decide_nothing():
+    for quality in (90.0, 80.0):
+        found = assessed(runs_of("mean", {1.0: [quality] * 2}, cost=66), seeds=2)
+        assert found.decision.kind == "not decided"
+    assert found.decision.leans == "keep full data"
+    assert found.decision.sentence.startswith(
+        "Not decided: there are two seeds. On average, `mean` was 10.00 worse than full data at 34% "
+        "less compute; shorter training at that cost lost 0.9"
+    )
+    assert found.decision.sentence.endswith(
+        "Two seeds cannot tell this from chance; 5 usually can."
+    )
+
+
+def test_nothing_to_decide():
+    assert sentence_of() == (
+        "Not decided: no seed has finished on full data at every length and in another arm."
+    )
+
+
+def test_controls_are_shown_and_not_recommended():
+    random = runs_of("random", {1.0: 89.95 + OTHER}, cost=50)
+    mean = runs_of("mean", {1.0: 89.95 + OTHER}, cost=66)
+    found = assessed(random, mean, controls=["random"])
+    assert found.decision.arm == "mean"
+    assert [point.arm for point in found.frontier.points] == ["random", "mean"]
+    assert found.simultaneous.confidence == 0.95, "one candidate, nothing to share"
+    assert assessed(random, mean).decision.arm == "random"
+
+
+def test_level_is_stated():
+    arms = [runs_of(arm, {0.5: 89 + OTHER, 1.0: 90 + OTHER}, cost=66) for arm in ("a", "b")]
+    found = assessed(*arms)
+    assert found.simultaneous.confidence == pytest.approx(1 - 0.05 / 4)
+    assert found.frontier.confidence == 0.95
+    assert found.level == (
+        "If no arm is worth using, the decision is “Use” in at most 2.5% of all comparisons. "
+        "The 4 pairs of arm and length share that error, so intervals in the decision are 98.75% "
+        "intervals. Intervals are over seeds, not over test items."
+    )
+
+
+def test_a_design_widens_every_interval():
+    mean = runs_of("mean", {1.0: 89.95 + OTHER}, cost=66)
+    design = SequentialDesign(most=10)
+    usual, looking = assessed(mean), assessed(mean, design=design)
+    assert looking.frontier.confidence == design.confidence()
+    assert looking.frontier.points[0].saving.low < usual.frontier.points[0].saving.low
+    assert looking.gate.loss.low < usual.gate.loss.low
+    assert "at all looks with up to 10 seeds together" in looking.level
+    with pytest.raises(ValueError, match="There are 5 seeds, but"):
+        assessed(mean, design=SequentialDesign(most=4))
+
+
+def test_lucky_winners():
+    """Four arms and lengths on full data's curve exactly: "Use" in at most 2.5% of comparisons."""
+    generator = np.random.default_rng(5)
+    count, seeds, margin = 300, 5, 5.0
+    wrong = {0.95: 0, 1 - 0.05 / 4: 0}
+    for _ in range(count):
+        noise = iter(generator.normal(0, 0.3, (7, seeds)))
+        full = {0.4: 80 + next(noise), 0.7: 86 + next(noise), 1.0: 90 + next(noise)}
+        runs = runs_of("full", full)
+        for arm in ("a", "b"):
+            runs += runs_of(arm, {0.7: 86 + next(noise), 1.0: 90 + next(noise)})
+        gate = regime_gate(runs, margin=margin, higher_is_better=True)
+        for confidence in wrong:
+            placed = frontier(runs, higher_is_better=True, confidence=confidence)
+            wrong[confidence] += decide(placed, gate, margin=margin).kind == "use"
+    uncorrected, corrected = (rate / count for rate in wrong.values())
+    assert corrected <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / count)
+    assert uncorrected > corrected + 0.02, "without the correction, the best of four is often lucky"
+
+
+def test_importing_is_quick_because_scipy_waits():
+    """The command line must start in half a second."""
+    stats = Path(infobatch.lab.stats.__file__).parent
+    code = f"""
+import sys, types
+for name, path in (("infobatch", {str(stats.parent.parent)!r}), ("infobatch.lab", {str(stats.parent)!r})):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [path]
+import infobatch.lab.stats.assessment
+print(sorted({{"scipy", "torch"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

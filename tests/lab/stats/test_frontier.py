@@ -1,0 +1,208 @@
+"""The frontier from measurements: savings, divergence, missing seeds, directions, error texts."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import pytest
+from measured import runs_of
+
+from infobatch.lab.stats.frontier import frontier, quality_at
+from infobatch.lab.stats.measurements import Measurement
+from infobatch.lab.stats.saving import Saving
+
+FULL = runs_of("full", {0.5: [80, 82, 84], 1.0: [84, 86, 88]})
+
+
+def found(*runs, higher_is_better=True, **options):
+    together = list(itertools.chain(*runs))
+    return frontier(together, higher_is_better=higher_is_better, **options)
+
+
+def only(*runs, **options):
+    (point,) = found(*runs, **options).points
+    return point
+
+
+def test_by_hand():
+    # The arm costs 50, as full data at half its length. It is better by 1.9, 2.0, 2.1 where full
+    # data rises by 4: saving = way along / 2, with the ends of test_crossing.py.
+    result = found(FULL, runs_of("mean", {1.0: [81.9, 84, 86.1]}, cost=50))
+    (point,) = result.points
+    assert (point.arm, point.length, point.seeds) == ("mean", 1.0, (0, 1, 2))
+    assert point.saving.estimate == pytest.approx(0.25)
+    assert (point.saving.low, point.saving.high) == pytest.approx((0.218948, 0.281052), abs=1e-6)
+    assert point.saving.text == "25% (22–28%)"
+    assert (point.cost, point.saved, point.quality) == pytest.approx((50, 0.5, 84))
+    assert point.to_full.mean == pytest.approx(-2)
+    assert point.to_shorter.mean == pytest.approx(2)
+    assert point.to_shorter.low == pytest.approx(2 - 0.248414, abs=1e-6)
+    assert point.shorter_to_full.mean == pytest.approx(-4)
+    assert point.shorter_length == pytest.approx(0.5)
+    assert [(knot.length, knot.cost, knot.quality) for knot in result.curve] == [
+        (0.5, pytest.approx(50), pytest.approx(82)),
+        (1.0, pytest.approx(100), pytest.approx(86)),
+    ]
+
+
+def test_lower_is_better_mirrors_it():
+    mirrored = [dataclasses.replace(run, quality=-run.quality) for run in FULL]
+    point = only(
+        mirrored, runs_of("mean", {1.0: [-81.9, -84, -86.1]}, cost=50), higher_is_better=False
+    )
+    assert point.saving.text == "25% (22–28%)"
+    assert point.quality == pytest.approx(-84)
+    assert point.to_full.mean == pytest.approx(-2)
+
+
+def test_bounds():
+    better = only(FULL, runs_of("mean", {1.0: [85, 87.1, 89]}, cost=70))
+    assert better.saving.bound == "at least"
+    assert better.saving.interval == "30% or more"
+    assert better.saving.text == "at least 30%"
+    perhaps = only(FULL, runs_of("mean", {1.0: [84.1, 86.3, 88]}, cost=70))
+    assert perhaps.saving.bound == "at least"
+    assert perhaps.saving.low < 0.3, "it may still be worse than the longest training"
+    assert perhaps.saving.text.startswith("at least 30% (2")
+    worse = only(FULL, runs_of("mean", {1.0: [70, 72.1, 74]}, cost=70))
+    assert worse.saving.bound == "at most"
+    assert worse.saving.interval == "−40% or less"
+    assert worse.saving.text == "at most −40%", "the interval would repeat it"
+    cheap = only(FULL, runs_of("mean", {1.0: [84, 86, 88]}, cost=25))
+    assert cheap.below_curve
+    assert not worse.below_curve
+
+
+def test_random_pruning_on_the_curve_saves_nothing():
+    point = only(FULL, runs_of("random", {0.5: [80.1, 81.9, 84]}))
+    assert point.saving.estimate == pytest.approx(0, abs=0.01)
+    assert point.saving.low is None, "it may be worse than the shortest training"
+
+
+def test_a_curve_that_is_not_monotone():
+    full = runs_of("full", {0.25: [80] * 3, 0.5: [86] * 3, 0.75: [84] * 3, 1.0: [90] * 3})
+    result = found(full, runs_of("mean", {1.0: [84.9, 85, 85.1]}, cost=25))
+    assert [knot.fitted for knot in result.curve] == pytest.approx([80, 85, 85, 90])
+    assert [knot.quality for knot in result.curve] == pytest.approx([80, 86, 84, 90])
+    saving = result.points[0].saving
+    assert saving.estimate == pytest.approx(0.5), "the cheap end of the flat stretch"
+    assert saving.low < 0.5 < saving.high
+    assert saving.high > 1 - 25 / 75, "all of the flat stretch is within the interval"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.27, 0.4, "34% (27–40%)"),
+        (-0.052, 0.4, "34% (−5% to 40%)"),
+        (-0.003, 0.4, "34% (0–40%)"),
+        (0.27, None, "34% (27% or more)"),
+        (None, 0.4, "34% (40% or less)"),
+        (None, None, "34%"),
+    ],
+)
+def test_savings_in_words(low, high, text):
+    assert Saving(0.34, None, low, high, 0.95).text == text
+
+
+def test_quality_at_a_cost():
+    curve = found(FULL).curve
+    values = [quality_at(curve, cost) for cost in (40, 50, 200 / 3, 100, 200)]
+    assert values == pytest.approx([82, 82, 84, 86, 86])
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf])
+def test_an_arm_that_diverges_is_infinitely_bad(bad):
+    result = found(FULL, runs_of("mean", {0.5: [85, bad, 87], 1.0: [86, 88, 90]}, cost=60))
+    half, whole = result.points
+    assert half.diverged == (1,)
+    assert half.seeds == (0, 1, 2), "not left out"
+    assert (half.quality, half.to_full, half.to_shorter) == (None, None, None)
+    assert (half.saving.bound, half.saving.interval) == ("at most", "")
+    assert half.saving.estimate == pytest.approx(1 - 30 / 50)
+    assert whole.diverged == ()
+    (reach,) = result.reaches
+    assert reach.diverged == (0.5,)
+    assert reach.cost == pytest.approx(60), "only the longer length counts"
+    json.dumps(dataclasses.asdict(result), allow_nan=False)
+
+
+def test_an_arm_that_diverges_at_its_longest_never_reaches_full_quality():
+    result = found(FULL, runs_of("mean", {0.5: [90, 90, 90], 1.0: [86, None, 90]}, cost=60))
+    (reach,) = result.reaches
+    assert reach.diverged == (0.5, 1.0)
+    assert (reach.saving.bound, reach.saving.estimate) == ("at most", pytest.approx(0.4))
+
+
+def test_where_full_data_diverges_the_seed_is_left_out_and_named():
+    full = [*runs_of("full", {0.5: [80, 82, 84, 80], 1.0: [84, 86, 88, None]})]
+    result = found(full, runs_of("mean", {1.0: [81.9, 84, 86.1, None]}, cost=50))
+    assert result.left_out_seeds == (3,)
+    assert result.points[0].diverged == ()
+    assert result.points[0].saving.text == "25% (22–28%)"
+    full += runs_of("full", {0.1: [None] * 4})
+    result = found(full, runs_of("mean", {1.0: [81.9, 84, 86.1, None]}, cost=50))
+    assert (result.left_out_lengths, result.left_out_seeds) == ((0.1,), (3,))
+    assert result.points[0].saving.text == "25% (22–28%)"
+
+
+def test_full_data_that_always_diverges_says_nothing():
+    result = found(runs_of("full", {1.0: [None, None]}), runs_of("mean", {1.0: [90, 91]}))
+    assert (result.curve, result.seeds, result.left_out_lengths) == ((), (), (1.0,))
+    assert result.points[0].saving is None
+    assert result.reaches[0].cost is None
+    assert result.reaches[0].cost_interval == (None, None)
+
+
+def test_one_seed_has_a_point_and_no_interval():
+    one = [run for run in FULL if run.seed == 1]
+    arm = [Measurement("mean", 1.0, 1, 50, 84)]
+    point = only(one, arm)
+    assert point.saving.text == "25%"
+    assert (point.saving.low, point.saving.high, point.to_full.low) == (None, None, None)
+    two = only(FULL, [*arm, Measurement("mean", 1.0, 2, 50, 86.01)])
+    assert two.saving.low < two.saving.estimate < two.saving.high
+
+
+def test_only_seeds_with_a_complete_curve_are_paired():
+    runs = [run for run in FULL if (run.seed, run.length) != (2, 0.5)]
+    point = only(runs, runs_of("mean", {1.0: [82, 84, 86]}, cost=50))
+    assert point.seeds == (0, 1)
+
+
+def test_saving_to_reach_full_quality():
+    # The arm's curve 84, 88 at 30 and 60 passes 86 halfway in 1 / cost: 40. So 60% are saved.
+    arm = runs_of("mean", {0.5: [82, 84, 86], 1.0: [86.1, 88, 89.9]}, cost=60)
+    (reach,) = found(FULL, arm).reaches
+    assert reach.cost == pytest.approx(40)
+    assert reach.full_cost == pytest.approx(100)
+    assert reach.saving.estimate == pytest.approx(0.6)
+    low, high = reach.cost_interval
+    assert low < 40 < high
+    assert reach.saving.low == pytest.approx(1 - high / 100)
+    (never,) = found(FULL, runs_of("mean", {1.0: [80, 82.1, 84]}, cost=60)).reaches
+    assert (never.saving.bound, never.cost) == ("at most", pytest.approx(60))
+    (always,) = found(FULL, runs_of("mean", {1.0: [90, 92.1, 94]}, cost=60)).reaches
+    assert (always.saving.bound, always.cost) == ("at least", pytest.approx(60))
+
+
+def test_arms_keep_their_order_and_lengths_are_sorted():
+    arms = runs_of("b", {1.0: [1], 0.5: [1]}) + runs_of("a", {1.0: [1]})
+    points = found(FULL, arms).points
+    assert [(point.arm, point.length) for point in points] == [("b", 0.5), ("b", 1.0), ("a", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ([Measurement("mean", 1, 0, 1, 1)], r"There is no run of 'full'.*; got runs of: mean\."),
+        ([], r"got runs of: none\."),
+        ([Measurement("full", 1, 0, 0, 1)], r"cost of 'full', length 1, seed 0 is 0, expected"),
+        ([Measurement("full", 0, 0, 1, 1)], r"length is 0, expected a share of the epochs above 0"),
+        ([Measurement("full", 1, 0, 1, 1)] * 2, r"two runs of 'full', length 1, seed 0, expected"),
+    ],
+)
+def test_error_texts(runs, message):
+    with pytest.raises(ValueError, match=message):
+        found(runs)

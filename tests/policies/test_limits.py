@@ -1,0 +1,82 @@
+"""What a user may ask of any rule: warm-up and labels; the budget and the noise have files of their own."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import infobatch
+from infobatch.policies import POLICIES
+from infobatch.policies.limits import costs_of, labels_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+SIZE = 60
+
+
+def kept_fractions(epochs, **options):
+    pruner = infobatch.Pruner(SIZE, epochs, labels=np.arange(SIZE) % 3, **options)
+    for epoch in range(epochs):
+        order = list(pruner.sampler)
+        losses = torch.linspace(0, 1, SIZE) * (1 + 0.1 * ((torch.arange(SIZE) + epoch) % 3))
+        pruner.update(losses[order])
+    return [epoch.kept_fraction for epoch in pruner.savings.epochs]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_warm_up_is_whole_and_what_follows_is_not(name):
+    first = max(4, getattr(POLICIES[name](), "first_epoch", 0))
+    kept = kept_fractions(first + 4, policy=name, warmup=4, delta=1.0)
+    assert kept[:first] == [1.0] * first
+    assert (min(kept[first:]) < 1) == (name != "none")
+
+
+def test_a_warm_up_of_1_is_what_happens_anyway():
+    assert kept_fractions(8, warmup=1) == kept_fractions(8)
+    assert kept_fractions(8, warmup=9) == [1.0] * 8
+
+
+def test_a_warm_up_also_comes_before_initial_scores():
+    options = {"initial_scores": np.linspace(0, 1, SIZE), "delta": 1.0}
+    assert kept_fractions(4, **options)[0] < 1
+    assert kept_fractions(4, warmup=2, **options)[:2] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("warmup", [-1, 1.5, True, "2"])
+def test_error_of_the_warm_up(warmup):
+    with pytest.raises(
+        ValueError, match=r"warmup got .*, expected an integer >= 0: it counts whole"
+    ):
+        infobatch.Pruner(SIZE, 4, warmup=warmup)
+
+
+def test_costs_are_read_one_by_one():
+    seen = []
+
+    class Counted(list):
+        def __getitem__(self, index):
+            seen.append(index)
+            return super().__getitem__(index)
+
+    costs = costs_of(Counted(["a", "bbb", "cc"]), len)
+    assert costs.tolist() == [1, 3, 2]
+    assert costs.dtype == np.float32
+    assert seen == [0, 1, 2]
+
+
+def test_labels_of_a_data_set_are_read_only_where_they_are_needed():
+    class Data(list):
+        targets = (0, 1, 1)
+
+    data = Data("abc")
+    assert labels_of(data, POLICIES["mean"](), None) is None
+    assert labels_of(data, POLICIES["mean"](), 0.5) == (0, 1, 1)
+    assert labels_of(data, POLICIES["rcap"](), None) == (0, 1, 1)
+    assert labels_of(["a"], POLICIES["rcap"](), None) is None
+
+
+def test_limits_survive_a_copy():
+    options = {"save": 0.3, "cost": np.arange(1, SIZE + 1), "warmup": 2, "max_noise": 0.5}
+    pruner = infobatch.Pruner(SIZE, 10, **options, protect_classes=0.1, labels=np.arange(SIZE) % 2)
+    twin = copy.deepcopy(pruner)
+    assert str(vars(twin._course.planner.limits)) == str(vars(pruner._course.planner.limits))

@@ -1,0 +1,159 @@
+"""Small GRPO trainings on sums, and what two ranks do with one; test_grpo.py starts it by torchrun.
+
+    torchrun … grpo_cases.py OUT
+
+Each rank leaves what it saw in OUT/rank-K.pt.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+from trl import GRPOConfig
+
+from infobatch.integrations.trl import InfoBatchConfig, InfoBatchGRPOTrainer
+from tiny_words import DIGITS, llama, tokenizer
+
+
+def questions(size=12):
+    """Sums, with their answers for the reward function."""
+    sums = [(number % 4, number // 4 % 3) for number in range(size)]
+    rows = [
+        {"prompt": f"what is {DIGITS[one]} plus {DIGITS[other]}", "answer": DIGITS[one + other]}
+        for one, other in sums
+    ]
+    return Dataset.from_list(rows)
+
+
+def right(completions, answer, **kwargs):
+    """1 for a completion that begins with the answer."""
+    said = [(completion.split() or [""])[0] for completion in completions]
+    return [float(word == wanted) for word, wanted in zip(said, answer, strict=True)]
+
+
+def fixed_rollout(prompts, trainer):
+    """The same completions for a prompt every time: some of the sums have the answer among them."""
+    words, seen = trainer.processing_class, {}
+    ids, completions = [], []
+    for prompt in prompts:
+        seen[prompt] = seen.get(prompt, -1) + 1
+        number = seen[prompt] % 4
+        *_, one, _, other = prompt.split()
+        first = DIGITS.index(one) + DIGITS.index(other) + (0 if one in ("zero", "two") else 1)
+        ids.append(words(prompt)["input_ids"])
+        said = f"{DIGITS[(first + number) % 10]} {DIGITS[number]}"
+        completions.append(words(said)["input_ids"])
+    return {"prompt_ids": ids, "completion_ids": completions, "logprobs": None}
+
+
+def arguments(folder, **options):
+    """Four completions for each prompt, four prompts at once."""
+    quiet = {
+        "per_device_train_batch_size": 16,
+        "num_generations": 4,
+        "max_completion_length": 3,
+        "num_train_epochs": 4,
+        "learning_rate": 1e-2,
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "log_level": "error",
+    }
+    return GRPOConfig(str(folder), **(quiet | options))
+
+
+class Watched(InfoBatchGRPOTrainer):
+    """Notes the prompts of each generation, by epoch."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.generated, self.plans, self.weights = {}, {}, {}
+
+    def _record(self, rows, advantages):
+        epoch = self.pruner.epoch
+        self.plans[epoch], self.weights[epoch] = self.pruner.plan.order, self.pruner.plan.weights
+        self.generated.setdefault(epoch, []).append(rows.tolist())
+        super()._record(rows, advantages)
+
+
+def reference_model(folder):
+    """A folder with a model that differs from the one that is trained."""
+    reference = llama()
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.5)
+    reference.save_pretrained(Path(folder) / "reference")
+    return Path(folder) / "reference"
+
+
+def trainer(folder, kind=Watched, *, data=None, infobatch=None, **options):
+    """A trainer; arguments that it does not know go to the training arguments."""
+    own = ("reward_funcs", "rollout_func", "callbacks", "eval_dataset", "peft_config", "optimizers")
+    known = {name: options.pop(name) for name in own if name in options}
+    pruned = {} if infobatch is None else {"infobatch": infobatch}
+    if infobatch is None and issubclass(kind, InfoBatchGRPOTrainer):
+        pruned = {"infobatch": InfoBatchConfig(prune_ratio=0.75, delta=1.0)}
+    model = llama()
+    if options.get("beta"):  # the reference model is read from where the model is said to be from
+        model.config._name_or_path = str(reference_model(folder))
+    return kind(
+        model=model,
+        reward_funcs=known.pop("reward_funcs", right),
+        args=arguments(folder, **options),
+        train_dataset=questions() if data is None else data,
+        processing_class=tokenizer(),
+        **known,
+        **pruned,
+    )
+
+
+def weights(ours):
+    return {name: value.detach().clone() for name, value in ours.model.state_dict().items()}
+
+
+def result(ours):
+    return {
+        "weights": weights(ours),
+        "scores": ours.pruner.scores,
+        "plans": ours.plans,
+        "generated": ours.generated,
+        "savings": str(ours.pruner.savings),
+        "steps": ours.state.global_step,
+    }
+
+
+class StopAfter(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step >= self.step
+
+
+def main(out):
+    # Two rows of each group are on one rank, and two on the other.
+    options = {"per_device_train_batch_size": 2, "steps_per_generation": 2, "num_generations": 4}
+    saved = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 2}
+    results = {}
+    whole = trainer(out / "whole", **options, **saved)
+    whole.train()
+    results["whole"] = result(whole)
+    stopped = trainer(out / "part", callbacks=[StopAfter(8)], **options, **saved)
+    stopped.train()
+    resumed = trainer(out / "part", **options, **saved)
+    resumed.train(resume_from_checkpoint=True)
+    results["resumed"] = result(resumed)
+    torch.save(results, out / f"rank-{os.environ['RANK']}.pt")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))
+    torch.distributed.destroy_process_group()

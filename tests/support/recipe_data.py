@@ -1,0 +1,34 @@
+"""Where the tests find the data sets that may not lie in the repository, if they are there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from infobatch.lab.datasets.folder import DATA_VARIABLE
+from infobatch.lab.recipes.registry import NEEDS, RECIPES
+
+ROOT = Path(__file__).parents[2]
+
+
+def data_folder():
+    """The folder that $INFOBATCH_DATA names, or shared/data beside the repository."""
+    named = os.environ.get(DATA_VARIABLE)
+    beside = ROOT.parent / "shared" / "data"
+    return Path(named) if named else (beside if beside.is_dir() else None)
+
+
+DATA = data_folder()
+
+
+def needs_data(name):
+    """Skip what needs a recipe's data where they are not."""
+    files, _ = NEEDS[name]
+    there = DATA is not None and all(
+        any((DATA / option).exists() for option in file.split(" or ")) for file in files
+    )
+    reason = f"{name}: no data set {' and '.join(files)}; name a folder with ${DATA_VARIABLE}"
+    return pytest.mark.skipif(bool(files) and not there, reason=reason)
+
+
+EVERY_RECIPE = [pytest.param(name, marks=needs_data(name), id=name) for name in RECIPES]

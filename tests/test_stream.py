@@ -1,0 +1,273 @@
+"""StreamPruner: unbiased, within its budget or its noise limit, resumable, honest about its cost."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import infobatch
+from infobatch import StreamPruner
+
+KEEP = 0.4
+
+
+def batches(count, size=32, seed=0, scale=lambda step: 1.0):
+    rng = np.random.default_rng(seed)
+    for step in range(count):
+        yield torch.from_numpy(rng.lognormal(0.0, 1.0, size) * scale(step)).float()
+
+
+def test_the_expected_gradient_is_that_of_the_whole_batch():
+    """A z-test in each coordinate, over draws that all meet the same batch in the same state."""
+    torch.manual_seed(0)
+    x, y = torch.randn(12, 5), torch.randint(3, (12,))
+    model = nn.Linear(5, 3)
+    losses = nn.functional.cross_entropy(model(x), y, reduction="none")
+    (whole,) = torch.autograd.grad(losses.mean(), model.weight)
+    gradients = []
+    for seed in range(3000):
+        kept = StreamPruner(KEEP, seed=seed).select(losses.detach())
+        part = nn.functional.cross_entropy(model(x[kept.index]), y[kept.index], reduction="none")
+        (gradient,) = torch.autograd.grad(kept.mean(part), model.weight)
+        gradients.append(gradient)
+    gradients = torch.stack(gradients)
+    z = (gradients.mean(0) - whole) / (gradients.std(0) / math.sqrt(len(gradients)))
+    assert z.abs().max() < 4
+    assert gradients.std(0).max() > 0.01
+
+
+@pytest.mark.parametrize("size", [8, 64, 3000])
+def test_the_budget_is_met(size):
+    pruner = StreamPruner(KEEP)
+    for scores in batches(max(20, 60_000 // size), size):
+        pruner.select(scores)
+    savings = pruner.savings
+    assert savings.trained / savings.scored == pytest.approx(KEEP, abs=0.005)
+
+
+def test_the_budget_is_met_while_losses_fall():
+    pruner = StreamPruner(KEEP)
+    for scores in batches(2000, scale=lambda step: 0.998**step):
+        pruner.select(scores)
+    assert pruner.savings.trained / pruner.savings.scored == pytest.approx(KEEP, abs=0.005)
+
+
+def test_a_hard_batch_keeps_more_than_an_easy_one():
+    pruner = StreamPruner(KEEP)
+    easy, hard = [], []
+    for step, scores in enumerate(batches(400, scale=lambda step: 10.0 if step % 2 else 1.0)):
+        (hard if step % 2 else easy).append(len(pruner.select(scores)))
+    assert sum(easy[50:]) * 4 < sum(hard[50:])
+
+
+def noise_of(pruner, scores):
+    """The noise that the probabilities of the scores in the window add, by their definition."""
+    usable = torch.ones(len(scores), dtype=torch.bool)
+    chances = pruner._probabilities(scores.double(), usable)
+    return float((scores**2 / chances).sum() / (scores**2).sum() - 1)
+
+
+@pytest.mark.parametrize("limit", [0.02, 0.1, 0.5])
+def test_the_noise_stays_below_its_limit(limit):
+    scores = next(batches(1, 2048))
+    pruner = StreamPruner(0.1, max_noise=limit)
+    free = StreamPruner(0.1)
+    assert limit / 2 < noise_of(pruner, scores) <= limit + 1e-6
+    assert noise_of(free, scores) > 0.5
+    assert len(pruner.select(scores)) > len(free.select(scores)) > 200
+
+
+def test_a_limit_that_is_not_reached_changes_nothing():
+    strict, free = StreamPruner(0.6, max_noise=2.0), StreamPruner(0.6)
+    for scores in batches(50):
+        assert torch.equal(strict.select(scores).index, free.select(scores).index)
+
+
+def test_what_the_limit_keeps_is_not_taken_back():
+    pruner = StreamPruner(0.1, max_noise=0.05)
+    sizes = [len(pruner.select(scores)) for scores in batches(400, 64)]
+    assert sum(sizes[200:]) == pytest.approx(sum(sizes[:200]), rel=0.05)
+    assert sum(sizes) / (400 * 64) > 0.2
+
+
+def test_weights_are_one_over_the_probability_and_bounded_by_the_floor():
+    scores = torch.cat([torch.full((1000,), 1e-6), torch.ones(10)])
+    kept = StreamPruner(0.11, floor=0.1).select(scores)
+    assert kept.weights.max() <= 10
+    easy = kept.weights[kept.index < 1000]
+    assert len(easy) == pytest.approx(100, abs=15)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0])
+def test_samples_without_a_usable_score_are_kept_and_counted(bad):
+    pruner = StreamPruner(0.2)
+    for scores in batches(40):
+        scores[3] = bad
+        kept = pruner.select(scores)
+        assert kept.weights[kept.index == 3].tolist() == [1.0]
+    assert pruner.savings.unscored == 40
+    assert "40 of them without a usable score" in str(pruner.savings)
+    # The others keep to the budget, and do not pay for it.
+    others = pruner.savings.trained - 40
+    assert others / (40 * 31) == pytest.approx(0.2, abs=0.02)
+
+
+def test_nothing_usable_keeps_everything():
+    kept = StreamPruner(0.2).select(torch.full((6,), math.nan))
+    assert kept.index.tolist() == list(range(6))
+    assert kept.weights.tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize("options", [{}, {"max_noise": 2.0}])
+def test_equal_scores_are_drawn_uniformly(options):
+    """All zeros as well: there is nothing to choose by."""
+    for value in (0.0, 3.0):
+        kept = StreamPruner(0.5, **options).select(torch.full((100,), value))
+        assert len(kept) == 50
+        assert torch.allclose(kept.weights, torch.full((50,), 2.0))
+
+
+def test_scores_of_zero_have_no_more_than_the_floor():
+    scores = torch.cat([torch.zeros(500), torch.rand(500) + 0.5])
+    kept = StreamPruner(0.4, floor=0.01).select(scores)
+    assert (kept.index < 500).sum() < 15
+
+
+def test_at_least_one_sample_is_kept():
+    pruner = StreamPruner(0.06)
+    sizes = [len(pruner.select(scores)) for scores in batches(500, 4)]
+    assert min(sizes) == 1
+    assert len(StreamPruner(0.06).select(torch.tensor([0.5]))) == 1
+
+
+def saved_and_loaded(state):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@pytest.mark.parametrize("stop", [1, 30, 99])
+def test_a_resumed_pruner_makes_the_same_draws(stop):
+    stream = list(batches(120))
+    stream[7][2] = math.nan
+    whole = StreamPruner(KEEP, seed=5, max_noise=0.3, window=100)
+    expected = [whole.select(scores) for scores in stream]
+    first = StreamPruner(KEEP, seed=5, max_noise=0.3, window=100)
+    for scores in stream[:stop]:
+        first.select(scores)
+    second = StreamPruner(KEEP, seed=5, max_noise=0.3, window=100)
+    second.load_state_dict(saved_and_loaded(first.state_dict()))
+    for scores, kept in zip(stream[stop:], expected[stop:], strict=True):
+        again = second.select(scores)
+        assert torch.equal(again.index, kept.index)
+        assert torch.equal(again.weights, kept.weights)
+    assert second.savings == whole.savings
+
+
+def test_ranks_and_seeds_have_draws_of_their_own():
+    scores = next(batches(1, 200))
+    draws = {
+        tuple(StreamPruner(KEEP, seed=seed, rank=rank).select(scores).index.tolist())
+        for seed in range(3)
+        for rank in range(3)
+    }
+    assert len(draws) == 9
+
+
+def test_the_global_generators_are_left_alone():
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    for scores in batches(3):
+        StreamPruner(KEEP).select(scores)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (np.random.get_state()[1] == numpy_before).all()  # noqa: NPY002
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations that make the host wait for the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.name().removeprefix("aten::").split(".")[0]
+        if name in ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select"):
+            self.names.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("options", [{}, {"max_noise": 0.1}])
+def test_select_waits_once_for_the_device(options):
+    pruner = StreamPruner(KEEP, **options)
+    for scores in batches(3):
+        with Waits() as waits:
+            pruner.select(scores)
+        assert waits.names == ["nonzero"]
+
+
+def test_the_cost_counts_the_scoring():
+    savings = infobatch.StreamSavings(scored=300, trained=100)
+    assert savings.cost == pytest.approx(200)  # a third and a third of 300 steps
+    assert savings.fraction == pytest.approx(1 / 3)
+    assert infobatch.StreamSavings(scored=300, trained=200).fraction == pytest.approx(0)
+    assert infobatch.StreamSavings(scored=300, trained=240).fraction == pytest.approx(-2 / 15)
+    assert infobatch.StreamSavings(300, 150, forward_cost=0.05).fraction == pytest.approx(0.45)
+    assert infobatch.StreamSavings().fraction == 0
+    assert savings.as_dict()["infobatch/samples_trained"] == 100
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_mean_keeps_the_losses_dtype(dtype):
+    kept = StreamPruner(KEEP).select(torch.rand(8).to(dtype))
+    losses = torch.ones(len(kept), dtype=dtype, requires_grad=True)
+    mean = kept.mean(losses)
+    assert mean.dtype == dtype
+    mean.backward()
+    assert float(losses.grad.sum()) == pytest.approx(float(kept.weights.sum()) / 8, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"keep": 1.0},
+            r"StreamPruner\(keep=…\) got 1.0, expected the share of the samples to train",
+        ),
+        ({"keep": "half"}, r"StreamPruner\(keep=…\) got 'half'"),
+        ({"floor": -0.1}, r"StreamPruner\(floor=…\) got -0.1, expected the least probability"),
+        ({"keep": 0.05}, r"keep=0.05, floor=0.05\): expected a floor below keep"),
+        ({"max_noise": 0}, r"max_noise=…\) got 0, expected a number above 0"),
+        ({"window": 0}, r"window got 0, expected an integer >= 1"),
+        ({"seed": -1}, r"seed got -1, expected an integer >= 0"),
+        ({"rank": -1}, r"rank got -1, expected an integer >= 0"),
+        ({"forward_cost": -1}, r"forward_cost=…\) got -1, expected what scoring a sample costs"),
+    ],
+)
+def test_arguments_that_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        StreamPruner(**options)
+
+
+@pytest.mark.parametrize("scores", [torch.tensor(1.0), torch.ones(2, 2), torch.ones(0), [1.0]])
+def test_scores_that_are_refused(scores):
+    with pytest.raises(ValueError, match=r"select\(\) got .*, expected one score per sample"):
+        StreamPruner().select(scores)
+
+
+def test_losses_of_the_whole_batch_are_refused():
+    kept = StreamPruner(0.2).select(torch.rand(16))
+    with pytest.raises(ValueError, match=r"mean\(\) got 16 losses, expected one for each of the"):
+        kept.mean(torch.rand(16))
+
+
+def test_states_that_are_refused():
+    state = StreamPruner(0.3).state_dict()
+    with pytest.raises(ValueError, match=r"state of a pruner with .*0.3.*, expected .*0.5"):
+        StreamPruner(0.5).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"state of version None, expected 1"):
+        StreamPruner(0.5).load_state_dict({})
