@@ -17,7 +17,7 @@ import torch
 
 import infobatch
 from infobatch.lab.files import write_atomically
-from infobatch.lab.training import versions
+from infobatch.lab.run.machine import versions
 
 BATCH = 1 << 20
 

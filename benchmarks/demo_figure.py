@@ -1,11 +1,13 @@
-"""Draw the README's picture from a run of the demo: kept fractions, and losses around pruning.
+"""Draw the README's figure from the stored results of the demo: accuracy against cost.
 
-python benchmarks/demo_figure.py demo-output docs/images/pruning.png
+python benchmarks/demo_figure.py docs/images/frontier.png
+
+The picture names the results that it was drawn from, so that a test can tell an old one.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import sys
 from pathlib import Path
 
@@ -15,35 +17,44 @@ import numpy as np
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
+from infobatch.lab.compare.results import read_results
+from infobatch.lab.report.looks import looks_of
+from infobatch.lab.stats.records import read_record
+from infobatch.lab.stats.summary import summarise
 
-def main(out: Path, picture: Path) -> None:
-    figure, axes = plt.subplots(1, 4, figsize=(16, 3.6), layout="constrained")
-    for arm in ("infobatch", "quantile"):
-        history = json.loads((out / f"runs/{arm}-0/result.json").read_text())["history"]
-        kept = [epoch["kept_fraction"] for epoch in history]
-        axes[0].step(range(len(kept)), kept, where="mid", label=arm)
-    axes[0].set(title="Kept fraction", xlabel="epoch", ylim=(0, 1.05))
-    axes[0].legend()
-    details = np.load(out / "runs/infobatch-0/details.npz")
-    scores, order = details["snapshot_scores"], details["snapshot_order"]
-    bins = np.linspace(0, float(np.quantile(scores, 0.99)), 40)
-    stages = (
-        (f"Losses before epoch {int(details['snapshot_epoch'])}", scores, None),
-        ("after soft pruning", scores[order], None),
-        ("after rescaling", scores[order], details["snapshot_weights"]),
-    )
-    for axis, (title, losses, weights) in zip(axes[1:], stages, strict=True):
-        axis.hist(losses, bins=bins, weights=weights, color="tab:blue", alpha=0.8)
-        if losses is not scores:
-            axis.hist(scores, bins=bins, histtype="step", color="tab:red", ls="--")
-        axis.axvline(float(scores.mean()), color="black", lw=1, label="mean")
-        axis.set(title=title, xlabel="loss", yscale="log")
-        axis.sharey(axes[1])
-    axes[1].legend()
+RESULTS = Path(__file__).parent / "results" / "demo"
+COLOURS = ("#3d4450", "#2563c9", "#b45309", "#0f7b6c", "#a21caf", "#4d7c0f", "#be123c", "#0369a1")
+
+
+def drawn_from() -> str:
+    """What tells the stored results from others."""
+    return hashlib.sha256((RESULTS / "results.json").read_bytes()).hexdigest()
+
+
+def main(picture: Path) -> None:
+    """Draw a line for each arm through its lengths, with 95% intervals over seeds."""
+    results = read_results(RESULTS)
+    summaries = summarise(map(read_record, results["runs"]), arms=results["arms"])
+    figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
+    for (arm, look), colour in zip(looks_of(results["arms"]).items(), COLOURS, strict=False):
+        rows = sorted((row for row in summaries if row.arm == arm), key=lambda row: row.length)
+        rows = [row for row in rows if row.metric is not None]
+        costs = np.array([row.samples_forwarded / 1000 for row in rows])
+        means = np.array([row.metric.mean for row in rows])
+        half = [0.0 if row.metric.low is None else row.metric.mean - row.metric.low for row in rows]
+        label = "all data, for fewer epochs" if arm == "full" else arm
+        axis.errorbar(
+            costs, means, half, color=colour, marker=look.marker, ls=look.dash, capsize=2,
+            lw=2.6 if arm == "full" else 1.4, label=label,
+        )  # fmt: skip
+    axis.set(xlabel="sample passes, thousands", ylabel=f"test {results['metric']}")
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, loc="lower right")
+    picture.parent.mkdir(parents=True, exist_ok=True)
     temporary = picture.with_suffix(".tmp.png")
-    figure.savefig(temporary, dpi=110)
+    figure.savefig(temporary, dpi=110, metadata={"Source": drawn_from()})
     temporary.replace(picture)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -22,19 +22,22 @@ import torch.multiprocessing as mp
 
 import infobatch
 from infobatch.lab.files import write_atomically
-from infobatch.lab.training import versions
+from infobatch.lab.run.machine import versions
 
 
 def boundary(pruner: infobatch.Pruner, rng: np.random.Generator) -> float:
     """Train an epoch on random losses; return the milliseconds up to the next one's first index."""
-    length = len(pruner.sampler)
     walk = iter(pruner.sampler)
-    for _ in zip(range(length), walk, strict=False):
+    next(walk)  # the epoch begins, and with it its plan
+    length = len(pruner.sampler)
+    for _ in zip(range(length - 1), walk, strict=False):
         pass
-    pruner.update(torch.from_numpy(rng.standard_exponential(length, dtype=np.float32)))
+    losses = torch.from_numpy(rng.standard_exponential(length, dtype=np.float32))
+    pruner.update(losses[:-1])
     if dist.is_initialized():
         dist.barrier()
     began = time.perf_counter()
+    pruner.update(losses[-1:])  # closes the epoch
     next(iter(pruner.sampler))
     return 1000 * (time.perf_counter() - began)
 

@@ -29,25 +29,43 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 
 import infobatch
 from infobatch.lab.files import write_atomically
-from infobatch.lab.training import versions
+from infobatch.lab.run.machine import versions
 
 POLICIES = ("mean", "quantile")
 
 
+def new_pruner(size: int, policy: str) -> infobatch.Pruner:
+    return infobatch.Pruner(size, 1000, policy=policy, delta=1.0)
+
+
 def pruner_after_one_epoch(size: int, policy: str) -> infobatch.Pruner:
     """A pruner whose scores are exponential, as losses in the middle of a training are."""
-    pruner = infobatch.Pruner(size, 1000, policy=policy, delta=1.0)
+    pruner = new_pruner(size, policy)
     train_one_epoch(pruner, np.random.default_rng(0))
     return pruner
 
 
 def train_one_epoch(pruner: infobatch.Pruner, rng: np.random.Generator) -> None:
-    """Hand out an epoch and report its losses in large batches; stop after the last update."""
+    """Issue an epoch and report its losses, all but one at once."""
+    pruner.update(almost_an_epoch(pruner, rng))
+
+
+def almost_an_epoch(pruner: infobatch.Pruner, rng: np.random.Generator) -> torch.Tensor:
+    """Issue an epoch and report its losses but for the last, which is returned."""
     walk = iter(pruner.sampler)
+    next(walk)  # the epoch begins, and with it its plan
     length = len(pruner.plan)
     losses = torch.from_numpy(rng.standard_exponential(length, dtype=np.float32))
-    hand_out(walk, length)
-    pruner.update(losses)
+    hand_out(walk, length - 1)
+    pruner.update(losses[:-2])
+    pruner.update(losses[-2:-1].clone())  # the last batch is kept for last_loss: a small one
+    return losses[-1:].clone()
+
+
+def boundary(pruner: infobatch.Pruner, last: torch.Tensor) -> None:
+    """The last update, which closes the epoch, and the first index of the next one."""
+    pruner.update(last)
+    next(iter(pruner.sampler))
 
 
 def hand_out(walk, count: int) -> None:
@@ -66,16 +84,15 @@ def milliseconds(action) -> float:
 
 
 def boundaries(size: int, repeats: int) -> dict[str, float]:
-    """From the last update to the first index of the next epoch."""
+    """The last update of an epoch and the first index of the next one."""
     times: dict[str, list[float]] = {name: [] for name in ("random_sampler", *POLICIES)}
     pruners = {policy: pruner_after_one_epoch(size, policy) for policy in POLICIES}
     rng = np.random.default_rng(1)
     for _ in range(repeats):
         times["random_sampler"].append(milliseconds(lambda: next(iter(RandomSampler(range(size))))))
         for policy, pruner in pruners.items():
-            next(iter(pruner.sampler))
-            train_one_epoch(pruner, rng)
-            times[policy].append(milliseconds(lambda p=pruner: next(iter(p.sampler))))
+            last = almost_an_epoch(pruner, rng)
+            times[policy].append(milliseconds(partial(boundary, pruner, last)))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -159,9 +176,10 @@ def reset_peak():
     open('/proc/self/clear_refs', 'w').write('5')
 def peak():
     return next(int(l.split()[1]) * 1024 for l in open('/proc/self/status') if l.startswith('VmHWM'))
-pruner = overhead.pruner_after_one_epoch({size}, {policy!r})
+pruner = overhead.new_pruner({size}, {policy!r})
+last = overhead.almost_an_epoch(pruner, overhead.np.random.default_rng(0))
 gc.collect(); reset_peak()
-next(iter(pruner.sampler))
+overhead.boundary(pruner, last)
 gc.collect()
 print(peak(), resident())
 """
@@ -209,6 +227,7 @@ def training_steps(name: str, loader: DataLoader, pruner: infobatch.Pruner) -> I
 def checkpoint(size: int, repeats: int) -> dict[str, float]:
     """Bytes a sample of a state in mid-epoch, and its writing beside one float32 array's."""
     pruner = pruner_after_one_epoch(size, "mean")
+    pruner.set_epoch(1)
     length = len(pruner.sampler)
     hand_out(iter(pruner.sampler), length // 2)
     pruner.update(torch.rand(length // 2))
@@ -308,7 +327,7 @@ def main() -> None:
             print(
                 f"  epoch boundary, {policy:8}: {row['boundary_ms'][policy]:8.2f} ms, "
                 f"{row['boundary_ratio'][policy]:.3f} × RandomSampler; peak "
-                f"{row['bytes_per_sample'][policy]['peak']:.1f} bytes a sample, then "
+                f"{row['bytes_per_sample'][policy]['peak']:.1f} bytes per sample, then "
                 f"{row['bytes_per_sample'][policy]['after']:.1f}"
             )
         for name, ratio in row["update_ratio"].items():
@@ -322,7 +341,7 @@ def main() -> None:
             f"{row['loader_ratio']['batch_sampler']:.2f} with batch_sampler"
         )
         print(
-            f"  checkpoint: {row['checkpoint']['bytes_per_sample']:.1f} bytes a sample, "
+            f"  checkpoint: {row['checkpoint']['bytes_per_sample']:.1f} bytes per sample, "
             f"{row['checkpoint']['ratio']:.2f} × torch.save of one float32 array",
             flush=True,
         )

@@ -40,7 +40,7 @@ def summary() -> str:
                 ),
             )
     line(
-        "handing out, a sample",
+        "issuing indices, per sample",
         lambda row: f"{row['hand_out_ns']['mean']:.0f} ns ({row['hand_out_ratio']:.2f})",
     )
     line(
@@ -50,13 +50,13 @@ def summary() -> str:
         ),
     )
     line(
-        "checkpoint in mid-epoch, a sample",
+        "checkpoint in mid-epoch, per sample",
         lambda row: (
             f"{row['checkpoint']['bytes_per_sample']:.1f} bytes ({row['checkpoint']['ratio']:.2f})"
         ),
     )
     line(
-        "bytes a sample, peak / between (mean rule)",
+        "bytes per sample, peak / between (mean rule)",
         lambda row: (
             "–"
             if row["size"] < 10_000_000  # a process's noise is larger than the arrays
@@ -90,7 +90,7 @@ def summary() -> str:
     billion = read("billion.json")
     lines.append(
         f"A billion samples (`benchmarks/billion.py`, once): a boundary of "
-        f"{billion['boundary_seconds']:.0f} s, {billion['boundary_ns_per_sample']:.0f} ns a sample, with "
+        f"{billion['boundary_seconds']:.0f} s, {billion['boundary_ns_per_sample']:.0f} ns per sample, with "
         f"{billion['peak_gigabytes']:.1f} GB of memory at the peak of the whole process."
     )
     return "\n".join(lines)

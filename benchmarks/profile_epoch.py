@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from infobatch.lab.files import write_atomically
-from infobatch.lab.training import versions
+from infobatch.lab.run.machine import versions
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
@@ -27,6 +27,7 @@ def profiled_epoch(training: Training) -> None:
     """An epoch of the example's loop, its parts named."""
     training.model.train()
     with record_function("epoch boundary"):
+        training.pruned.set_epoch(training.pruned.epoch + 1)
         len(training.loader)  # draws the plan
     batches = iter(training.loader)
     while True:

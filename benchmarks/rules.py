@@ -1,0 +1,100 @@
+"""What an epoch's boundary costs with each rule, beside the mean rule's in the same run.
+
+    python benchmarks/rules.py [--size 14197122] [--repeats 3] [--rules ucb …] [--out FILE] [--check]
+
+A boundary is the last update of an epoch and the first index of the next one, as in overhead.py: the
+losses are folded into what is remembered, the rule decides, the plan is drawn. Both rules of a pair are
+measured in turn, in epochs that the rule prunes, in time of the processor (one thread), so that other
+processes do not count; the figure is the ratio of the medians. ``remembered`` are the bytes per sample that
+stay between epochs. ``--check`` exits with 1 where a ratio is above 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from overhead import almost_an_epoch, boundary, train_one_epoch
+
+import infobatch
+from infobatch.lab.files import write_atomically
+from infobatch.lab.run.machine import versions
+from infobatch.policies import POLICIES, BiasedPolicyWarning
+
+MOST = 3.0  # times the mean rule's boundary
+CLASSES = 1000
+
+
+def pruner_that_prunes(size: int, name: str) -> infobatch.Pruner:
+    """A pruner after as many epochs as the rule needs to leave something out."""
+    labels = np.random.default_rng(0).integers(0, CLASSES, size).astype(np.int32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiasedPolicyWarning)
+        pruner = infobatch.Pruner(size, 1000, policy=name, delta=1.0, labels=labels)
+    for epoch in range(max(1, getattr(pruner.policy, "first_epoch", 1))):
+        train_one_epoch(pruner, np.random.default_rng(epoch))
+    return pruner
+
+
+def measure(size: int, name: str, repeats: int) -> dict[str, float]:
+    pruners = {"mean": pruner_that_prunes(size, "mean"), name: pruner_that_prunes(size, name)}
+    times: dict[str, list[float]] = {rule: [] for rule in pruners}
+    rng = np.random.default_rng(1)
+    for _ in range(repeats):
+        for rule, pruner in pruners.items():
+            last = almost_an_epoch(pruner, rng)
+            began = time.process_time()
+            boundary(pruner, last)
+            times[rule].append(1000 * (time.process_time() - began))
+    mean, own = (statistics.median(times[rule]) for rule in ("mean", name))
+    columns = pruners[name]._course.memory.columns.values()
+    return {
+        "mean_ms": mean,
+        "ms": own,
+        "ratio": own / mean,
+        "kept": pruners[name].plan.order.numel() / size,
+        "remembered": sum(column.nbytes for column in columns) / size,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=14_197_122)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rules", nargs="+", default=[name for name in POLICIES if name != "mean"])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results = {
+        "command": f"python benchmarks/rules.py {' '.join(sys.argv[1:])}".rstrip(),
+        "versions": versions(),
+        "threads": 1,
+        "seeds": [0, 1],
+        "size": arguments.size,
+        "rules": {},
+    }
+    for name in arguments.rules:
+        row = results["rules"][name] = measure(arguments.size, name, arguments.repeats)
+        print(
+            f"{name:15} {row['ms']:8.1f} ms, {row['ratio']:.2f} × the mean rule's; keeps "
+            f"{row['kept']:.0%}; remembers {row['remembered']:.0f} bytes per sample",
+            flush=True,
+        )
+    if arguments.out:
+        text = json.dumps(results, indent=1) + "\n"
+        write_atomically(arguments.out, lambda path: path.write_text(text))
+    slow = {name: row["ratio"] for name, row in results["rules"].items() if row["ratio"] > MOST}
+    if slow and arguments.check:
+        sys.exit(f"Above {MOST} times the mean rule's boundary: {slow}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Screen pruning rules cheaply: many variants, few seeds, one learning rate at a time.
+
+    python benchmarks/screen.py VARIANTS.txt --task fashion --seeds 100 101 102 --out FILE.json
+
+VARIANTS.txt has a line per variant: an arm as in ``infobatch compare --arms``, a length and a learning rate.
+Finished runs are not repeated: run the same command to resume, with more variants or seeds if you like.
+A screen finds candidates. What it finds is confirmed by ``infobatch compare`` on seeds that it did not use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+
+from infobatch.lab.files import write_atomically
+from infobatch.lab.options import parse_options
+from infobatch.lab.run.arms import Arm
+from infobatch.lab.run.machine import versions
+from infobatch.lab.run.settings import settings_of
+from infobatch.lab.run.training import Run
+from infobatch.lab.task import load_task
+from infobatch.policies import BiasedPolicyWarning
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("variants", type=Path)
+    parser.add_argument("--task", default="fashion")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--epochs", type=int, help="instead of the task's")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", BiasedPolicyWarning)
+    lines = [line.split("#")[0].split() for line in arguments.variants.read_text().splitlines()]
+    variants = [(arm, float(length), float(rate)) for arm, length, rate in filter(None, lines)]
+    results = {"runs": []}
+    if arguments.out.exists():
+        results = json.loads(arguments.out.read_text())
+    results["command"] = f"python benchmarks/screen.py {' '.join(sys.argv[1:])}"
+    results["versions"] = versions()
+    key = ("arm", "length", "learning_rate", "seed")
+    done = {tuple(run[name] for name in key) for run in results["runs"]}
+    for seed in arguments.seeds:
+        for arm, length, rate in variants:
+            if (arm, length, rate, seed) not in done:
+                results["runs"].append(one_run(arguments, arm, length, rate, seed))
+                text = json.dumps(results, indent=0) + "\n"
+                write_atomically(arguments.out, lambda path, text=text: path.write_text(text))
+
+
+def one_run(arguments: argparse.Namespace, arm: str, length: float, rate: float, seed: int) -> dict:
+    options = parse_options(arguments.set)
+    task = load_task(arguments.task, data=arguments.data, smoke=False, options=options)
+    Arm(arm).check()
+    more = {} if arguments.epochs is None else {"epochs": arguments.epochs}
+    settings = settings_of(
+        task, arm=arm, seed=seed, length=length, learning_rate=rate, options=options, **more
+    )
+    folder = Path(tempfile.mkdtemp())
+    try:
+        result = Run(task, settings, folder).train(lambda standing: None)
+    finally:
+        shutil.rmtree(folder)
+    print(arm, length, rate, seed, result.metric, f"{result.saved_fraction:.3f}", flush=True)
+    return {
+        "arm": arm,
+        "length": length,
+        "learning_rate": rate,
+        "seed": seed,
+        "metric": result.metric,
+        **result.extra_metrics,
+        "cost": result.costs["samples_forwarded"] / result.full_passes,
+    }
+
+
+if __name__ == "__main__":
+    main()
