@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 2
 # Two test processes of one thread each; a file's tests stay together, and so do their fixtures.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-.PHONY: test test-slow check demo bench clean
+.PHONY: test test-slow test-matrix check demo bench results docs serve-docs dist clean
 
 test: check $(VENV)/timm-only  ## lint, types and the fast tests
 	$(PYTEST)
@@ -14,18 +14,37 @@ test: check $(VENV)/timm-only  ## lint, types and the fast tests
 
 test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/chromium $(VENV)/ray  ## everything, the long tests too
 	$(PYTEST) -m "slow or not slow"
-	PYTHONPATH=$(abspath $(VENV))/timm-only $(PYTEST) tests/integrations/test_timm.py
+	PYTHONPATH=$(abspath $(VENV))/timm-only $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py
 
 check: $(VENV)/installed  ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-demo: $(VENV)/installed  ## five trainings on real images, a table and a report
+demo: $(VENV)/installed  ## a comparison on real images: a decision, a table and a report
 	$(BIN)/infobatch demo --out demo-output
 
 bench: $(VENV)/installed  ## what pruning costs, as ratios to torch's RandomSampler
 	$(BIN)/python benchmarks/overhead.py --check
+
+results: $(VENV)/installed  ## the pages of results and their figures, from the stored JSON
+	$(BIN)/python benchmarks/demo_summary.py --write README.md docs/results/index.md
+	$(BIN)/python benchmarks/demo_figure.py docs/images/frontier.png
+	$(BIN)/python benchmarks/explain.py docs/images
+
+docs: $(VENV)/installed  ## the site, in site/: fails on any warning, a dead link or anchor included
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+dist: $(VENV)/installed  ## the wheel and the source archive, checked as an index would
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
+test-matrix: $(VENV)/installed  ## the core's tests with the oldest and newest torch and Pythons; before a release
+	$(BIN)/python benchmarks/matrix.py
+
+serve-docs: docs  ## http://localhost:8000
+	$(BIN)/python -m http.server --directory site
 
 # torch first and by its exact version: a bare `torch` may bring gigabytes of CUDA packages.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -53,4 +72,4 @@ $(VENV)/ray: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo-output demo-output-smoke test-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist site demo-output demo-output-smoke test-output .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
-from infobatch.lab import fashion
+from infobatch.lab.datasets import fashion
 
 
 def main() -> None:

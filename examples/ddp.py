@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
-from infobatch.lab import fashion
+from infobatch.lab.datasets import fashion
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
 from infobatch.integrations.lightning import InfoBatchCallback
-from infobatch.lab import fashion
+from infobatch.lab.datasets import fashion
 
 
 class Classifier(LightningModule):

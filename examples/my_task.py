@@ -1,17 +1,20 @@
-# infobatch compare examples/my_task.py --arms full,infobatch --seeds 3
+# infobatch compare examples/my_task.py --learning-rates 0.001,0.002,0.004 --seeds 3
 """A task of one's own for `infobatch compare`: four functions, and settings where the defaults do not fit."""
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from infobatch.lab import fashion
+from infobatch.lab.datasets import fashion
 
 epochs = 8
 batch_size = 64
 learning_rate = 2e-3
 metric = "accuracy"
-margin = 0.5  # points of accuracy that you would not mind losing; say it before you run
+margin = 0.5  # points of accuracy that you would accept losing; say it before you run
+unit = "points"
+counts_items = True  # the percentage of test images that are classified correctly
+class_names = fashion.CLASS_NAMES
 
 
 def data():
@@ -28,7 +31,7 @@ def model():
 
 
 def losses(model, batch):
-    """Return one loss a sample."""
+    """Return one loss per sample."""
     x, y = batch
     return nn.functional.cross_entropy(model(x), y, reduction="none")
 

@@ -1,5 +1,5 @@
 # python examples/ray_fashion.py
-"""Ray Train, two workers, on the embedded Fashion-MNIST; started again, it goes on where it was stopped."""
+"""Ray Train, two workers, on the embedded Fashion-MNIST; started again, it continues where it was stopped."""
 
 import argparse
 import tempfile
@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
-from infobatch.lab import fashion
+from infobatch.lab.datasets import fashion
 
 
 def train_on_a_worker(config: dict) -> None:

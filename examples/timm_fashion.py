@@ -11,8 +11,8 @@ from torch.utils.data import Dataset
 from torchvision.transforms.functional import to_pil_image
 
 import infobatch
-from infobatch.integrations.timm import Mixup, create_loader, per_sample, virtual_updates
-from infobatch.lab import fashion
+from infobatch.integrations.timm import Mixup, create_train_loader, per_sample
+from infobatch.lab.datasets import fashion
 
 
 class Images(Dataset):
@@ -41,7 +41,7 @@ train_data = infobatch.InfoBatch(
     Images(train_x[: options.samples], train_y[: options.samples]), options.epochs
 )
 image = {"input_size": (1, 28, 28), "mean": (0.29,), "std": (0.35,), "device": torch.device("cpu")}
-loader = create_loader(train_data, batch_size=64, is_training=True, **image)
+loader = create_train_loader(train_data, batch_size=64, is_training=True, **image)
 model = timm.create_model("resnet10t", in_chans=1, num_classes=10)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 mixup = Mixup(mixup_alpha=0.2, cutmix_alpha=1.0, num_classes=10)
@@ -54,7 +54,7 @@ for epoch in range(options.epochs):
         train_data.update(losses_of(model(x), target)).backward()
         optimizer.step()
         optimizer.zero_grad()
-        schedule.step_update(virtual_updates(train_data, steps["updates_per_epoch"]))
+        schedule.step_update(train_data.virtual_step(steps["updates_per_epoch"]))
     score, rate = train_data.scores.nanmean(), optimizer.param_groups[0]["lr"]
     print(f"epoch {epoch}: mean score {score:.3f} (0 is learned), rate {rate:.4f}")
 print(train_data.savings)

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import infobatch
-from infobatch.lab import fashion
+from infobatch.lab.datasets import fashion
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=4)
