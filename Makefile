@@ -28,8 +28,7 @@ bench: $(VENV)/installed  ## what pruning costs, as ratios to torch's RandomSamp
 	$(BIN)/python benchmarks/overhead.py --check
 
 results: $(VENV)/installed  ## the pages of results and their figures, from the stored JSON
-	$(BIN)/python benchmarks/demo_summary.py --write README.md docs/results/index.md
-	$(BIN)/python benchmarks/demo_figure.py docs/images/frontier.png
+	$(BIN)/python benchmarks/evidence/pages.py
 	$(BIN)/python benchmarks/explain.py docs/images
 
 docs: $(VENV)/installed  ## the site, in site/: fails on any warning, a dead link or anchor included

@@ -1,6 +1,6 @@
 """Screen pruning rules cheaply: many variants, few seeds, one learning rate at a time.
 
-    python benchmarks/screen.py VARIANTS.txt --task fashion --seeds 100 101 102 --out FILE.json
+    python benchmarks/screen.py VARIANTS.txt --task fashion --seeds 100 101 102 --jobs 2 --out FILE.json
 
 VARIANTS.txt has a line per variant: an arm as in ``infobatch compare --arms``, a length and a learning rate.
 Finished runs are not repeated: run the same command to resume, with more variants or seeds if you like.
@@ -15,6 +15,8 @@ import shutil
 import sys
 import tempfile
 import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -37,10 +39,9 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--epochs", type=int, help="instead of the task's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102])
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once, each on one thread")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore", BiasedPolicyWarning)
     lines = [line.split("#")[0].split() for line in arguments.variants.read_text().splitlines()]
     variants = [(arm, float(length), float(rate)) for arm, length, rate in filter(None, lines)]
     results = {"runs": []}
@@ -50,15 +51,23 @@ def main() -> None:
     results["versions"] = versions()
     key = ("arm", "length", "learning_rate", "seed")
     done = {tuple(run[name] for name in key) for run in results["runs"]}
-    for seed in arguments.seeds:
-        for arm, length, rate in variants:
-            if (arm, length, rate, seed) not in done:
-                results["runs"].append(one_run(arguments, arm, length, rate, seed))
-                text = json.dumps(results, indent=0) + "\n"
-                write_atomically(arguments.out, lambda path, text=text: path.write_text(text))
+    missing = [
+        (*variant, seed)
+        for seed in arguments.seeds
+        for variant in variants
+        if (*variant, seed) not in done
+    ]
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+        runs = [pool.submit(one_run, arguments, *each) for each in missing]
+        for run in as_completed(runs):
+            results["runs"].append(run.result())
+            text = json.dumps(results, indent=0) + "\n"
+            write_atomically(arguments.out, lambda path, text=text: path.write_text(text))
 
 
 def one_run(arguments: argparse.Namespace, arm: str, length: float, rate: float, seed: int) -> dict:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", BiasedPolicyWarning)
     options = parse_options(arguments.set)
     task = load_task(arguments.task, data=arguments.data, smoke=False, options=options)
     Arm(arm).check()

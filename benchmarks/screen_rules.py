@@ -1,8 +1,8 @@
-"""Variants of the noise budget that were screened: arms such as ``benchmarks/screen_rules.py:SmoothedSizes:tau=0.1``."""
+"""Rules that were screened and are not shipped: arms such as ``benchmarks/screen_rules.py:SmoothedSizes:tau=0.1``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +10,9 @@ import numpy as np
 from infobatch.plan import Strata
 from infobatch.policies.base import Samples
 from infobatch.policies.gradient import gradient_size
-from infobatch.policies.importance import Histogram, largest_slope
+from infobatch.policies.importance import Histogram, ImportancePrune, largest_slope
+from infobatch.policies.mean import MeanPrune
+from infobatch.policies.random import RandomPrune
 
 
 @dataclass(frozen=True)
@@ -59,3 +61,46 @@ class SmoothedSizes:
             return float((1 / keep - 1) @ histogram.squares) >= allowed
 
         return histogram.strata(largest_slope(histogram, self.floor, adds_enough), self.floor)
+
+
+@dataclass(frozen=True)
+class Changing:
+    """A ratio that falls during training (``power`` > 0) or rises (``power`` < 0), the mean kept.
+
+    At a share u of the pruned epochs it is ratio · (1 + power) · (1 − u)^power, at most 0.75; for a
+    negative power the same with u and 1 − u exchanged.
+    """
+
+    ratio: float = 0.5
+    power: float = 1.0
+    end: float = 0.875  # the arm's delta
+    shardable: ClassVar[bool] = True
+
+    def ratio_now(self, samples: Samples) -> float:
+        done = min(1.0, samples.epoch / (self.end * samples.num_epochs))
+        left = 1 - done if self.power >= 0 else done
+        return min(0.75, self.ratio * (1 + abs(self.power)) * left ** abs(self.power))
+
+
+@dataclass(frozen=True)
+class ChangingImportance(Changing):
+    floor: float = 0.25
+    smoothing: float = 0.7
+
+    def strata(self, samples: Samples) -> Strata:
+        rule = ImportancePrune(floor=self.floor, smoothing=self.smoothing)
+        return replace(rule, ratio=self.ratio_now(samples)).strata(samples)
+
+
+@dataclass(frozen=True)
+class ChangingMean(Changing):
+    smoothing: float = 0.0
+
+    def strata(self, samples: Samples) -> Strata:
+        return MeanPrune(ratio=self.ratio_now(samples)).strata(samples)
+
+
+@dataclass(frozen=True)
+class ChangingRandom(Changing):
+    def strata(self, samples: Samples) -> Strata:
+        return RandomPrune(ratio=self.ratio_now(samples)).strata(samples)

@@ -1,22 +1,22 @@
 """Every example in the README and the docs runs, and the README's numbers are the stored ones."""
 
-import hashlib
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import torch
 from accelerate import Accelerator
 from PIL import Image
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
 from document_examples import ROOT, examples, surroundings
 from tiny_models import arguments, bert, classified
+
 
 def test_readme(tmp_path, capsys):
     blocks = examples("README.md")
@@ -239,8 +239,6 @@ def test_accelerate_page(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("page", "script"),
     [
-        ("README.md", "demo_summary.py"),
-        ("docs/results/index.md", "demo_summary.py"),
         ("docs/performance.md", "overhead_summary.py"),
         ("docs/coresets.md", "coresets_summary.py"),
         ("docs/few-epochs.md", "warm_sweep_summary.py"),
@@ -255,23 +253,36 @@ def test_tables_are_what_was_measured(page, script):
     assert run.stdout in (ROOT / page).read_text()
 
 
-def test_the_readmes_figure_is_drawn_from_the_stored_results():
-    results = (ROOT / "benchmarks/results/demo/results.json").read_bytes()
-    with Image.open(ROOT / "docs/images/frontier.png") as picture:
-        drawn_from = picture.info["Source"]
-    assert drawn_from == hashlib.sha256(results).hexdigest(), (
-        "Run: python benchmarks/demo_figure.py docs/images/frontier.png"
-    )
+def render(*arguments):
+    command = [sys.executable, ROOT / "benchmarks/evidence/pages.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_readmes_table_can_be_written_again(tmp_path):
-    page = tmp_path / "README.md"
+def test_pages_of_results_are_what_is_stored():
+    """README, pages and figures are what `make results` would write."""
+    checked = render("--check")
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_page_that_disagrees_with_its_results_is_noticed(tmp_path):
+    """Also where a figure is older than its results; and `make results` mends both."""
+    for folder in ("benchmarks", "docs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     text = (ROOT / "README.md").read_text()
+    page = tmp_path / "README.md"
     page.write_text(re.sub(r"(?m)^\| `infobatch` .*$", "an old row", text))
     assert page.read_text() != text
-    command = [sys.executable, ROOT / "benchmarks" / "demo_summary.py", "--write", page]
-    subprocess.run(command, check=True)
+    picture = tmp_path / "docs/images/frontier.png"
+    Image.new("RGB", (4, 4)).save(picture)
+    pages = tmp_path / "benchmarks/evidence/pages.py"
+    check = subprocess.run(
+        [sys.executable, pages, "--check"], capture_output=True, text=True, check=False
+    )
+    assert check.returncode == 1
+    assert "Not what is stored: README.md, docs/images/frontier.png. Run: make" in check.stderr
+    subprocess.run([sys.executable, pages], check=True)
     assert page.read_text() == text
+    subprocess.run([sys.executable, pages, "--check"], check=True)
 
 
 def test_links_lead_somewhere():

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from document_examples import ROOT, examples
 from torch import nn
 
 import infobatch
+from document_examples import ROOT, examples
 from infobatch import InfoBatch
 
 SCRIPTS = Path(__file__).parent / "support" / "scripts"

@@ -1,14 +1,8 @@
-"""Draw the README's figure from the stored results of the demo: accuracy against cost.
-
-python benchmarks/demo_figure.py docs/images/frontier.png
-
-The picture names the results that it was drawn from, so that a test can tell an old one.
-"""
+"""Quality against cost, drawn from stored results: a line for each arm through its lengths."""
 
 from __future__ import annotations
 
 import hashlib
-import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -16,24 +10,27 @@ import numpy as np
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+from PIL import Image
 
 from infobatch.lab.compare.results import read_results
 from infobatch.lab.report.looks import looks_of
 from infobatch.lab.stats.records import read_record
 from infobatch.lab.stats.summary import summarise
 
-RESULTS = Path(__file__).parent / "results" / "demo"
 COLOURS = ("#3d4450", "#2563c9", "#b45309", "#0f7b6c", "#a21caf", "#4d7c0f", "#be123c", "#0369a1")
 
 
-def drawn_from() -> str:
-    """What tells the stored results from others."""
-    return hashlib.sha256((RESULTS / "results.json").read_bytes()).hexdigest()
+def is_current(picture: Path, folder: Path) -> bool:
+    """Whether a picture was drawn from these results: it names them."""
+    if not picture.exists():
+        return False
+    with Image.open(picture) as image:
+        return image.info.get("Source") == _hash_of(folder)
 
 
-def main(picture: Path) -> None:
-    """Draw a line for each arm through its lengths, with 95% intervals over seeds."""
-    results = read_results(RESULTS)
+def draw(folder: Path, picture: Path) -> None:
+    """Draw the arms with 95% intervals over seeds."""
+    results = read_results(folder)
     summaries = summarise(map(read_record, results["runs"]), arms=results["arms"])
     figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
     for (arm, look), colour in zip(looks_of(results["arms"]).items(), COLOURS, strict=False):
@@ -47,14 +44,17 @@ def main(picture: Path) -> None:
             costs, means, half, color=colour, marker=look.marker, ls=look.dash, capsize=2,
             lw=2.6 if arm == "full" else 1.4, label=label,
         )  # fmt: skip
+    if not results["higher_is_better"]:
+        axis.invert_yaxis()  # up is better in every figure
     axis.set(xlabel="sample passes, thousands", ylabel=f"test {results['metric']}")
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, loc="lower right")
     picture.parent.mkdir(parents=True, exist_ok=True)
     temporary = picture.with_suffix(".tmp.png")
-    figure.savefig(temporary, dpi=110, metadata={"Source": drawn_from()})
+    figure.savefig(temporary, dpi=110, metadata={"Source": _hash_of(folder)})
+    plt.close(figure)
     temporary.replace(picture)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def _hash_of(folder: Path) -> str:
+    return hashlib.sha256((folder / "results.json").read_bytes()).hexdigest()

@@ -1,0 +1,127 @@
+"""Write the pages of results, their figures and the README's table from the stored JSON; or check them.
+
+    python benchmarks/evidence/pages.py            # what `make results` runs
+    python benchmarks/evidence/pages.py --check    # fails where a page and its JSON disagree
+
+A page has prose, which is written by hand, and blocks between marks, which are written here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from figure import draw, is_current
+from studies import STUDIES, Study
+from tables import how_it_was_made, sentence, table
+
+from infobatch.lab.compare.results import read_results
+
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "benchmarks" / "results"
+PAGES = ROOT / "docs" / "results"
+PICTURES = ROOT / "docs" / "images"
+BEGIN, END = "<!-- written by `make results` -->\n", "<!-- end -->\n"
+DEMO = "demo"
+
+
+def main() -> None:
+    pages = {page: text for page, text in written_pages() if text != old_text(page)}
+    pictures = [
+        (folder, picture) for folder, picture in figures() if not is_current(picture, folder)
+    ]
+    stale = [*pages, *(picture for _, picture in pictures)]
+    if "--check" in sys.argv[1:]:
+        if stale:
+            names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+            sys.exit(f"Not what is stored: {names}. Run: make results")
+        return
+    for page, text in pages.items():
+        page.write_text(text)
+    for folder, picture in pictures:
+        draw(folder, picture)
+    for path in stale:
+        print(f"Wrote {path.relative_to(ROOT)}")
+
+
+def written_pages() -> Iterator[tuple[Path, str]]:
+    """Every page with the text that it should have."""
+    for page in (ROOT / "README.md", PAGES / "demo.md"):
+        yield page, with_block(page, demo_block())
+    stored = [study for study in STUDIES if (STORED / study.name / "results.json").exists()]
+    for study in stored:
+        yield PAGES / f"{study.name}.md", study_page(study)
+    yield PAGES / "index.md", with_block(PAGES / "index.md", index_block(stored))
+
+
+def figures() -> Iterator[tuple[Path, Path]]:
+    """Every folder of results that has a figure, and the figure."""
+    yield STORED / DEMO, PICTURES / "frontier.png"
+    for study in STUDIES:
+        folder = STORED / study.name
+        if study.has_curve and (folder / "results.json").exists():
+            yield folder, PICTURES / f"{study.name}.png"
+
+
+def demo_block() -> str:
+    """What was compared and what it says, then a row for each arm."""
+    results = read_results(STORED / DEMO)
+    ((train, test),) = {(run["num_samples"], run["num_test"]) for run in results["runs"]}
+    command = results["command"].partition(" --out")[0]
+    made = how_it_was_made(results)
+    lines = [
+        f"`{command}`: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
+        f"test images; {made[0].lower()}{made[1:]} It says:",
+        "",
+        sentence(results),
+        "",
+        *table(results),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def study_page(study: Study) -> str:
+    """A whole page."""
+    results = read_results(STORED / study.name)
+    lines = [f"# {study.title}", "", study.says, ""]
+    if study.has_curve:
+        lines += [f"![quality against cost](../images/{study.name}.png)", ""]
+    lines += [
+        sentence(results),
+        "",
+        *table(results, every_length=study.has_curve),
+        "",
+        how_it_was_made(results),
+        "",
+        f"Repeat it: `{results['command']}`. Raw data: `benchmarks/results/{study.name}/results.json`, in "
+        "[this format](../results-schema.md).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def index_block(stored: list[Study]) -> str:
+    """A line for each page: its title and what it says."""
+    lines = ["| what | it says |", "|---|---|"]
+    for study in stored:
+        words = sentence(read_results(STORED / study.name)).removeprefix("> ")
+        lines.append(f"| [{study.title}]({study.name}.md) | {words} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_block(page: Path, block: str) -> str:
+    """A page's text with the block between the two marks replaced."""
+    marked = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    text = page.read_text()
+    if len(marked.findall(text)) != 1:
+        sys.exit(f"{page} needs the lines {BEGIN.strip()} and {END.strip()} once.")
+    return marked.sub(lambda _: f"{BEGIN}{block}{END}", text)
+
+
+def old_text(page: Path) -> str | None:
+    return page.read_text() if page.exists() else None
+
+
+if __name__ == "__main__":
+    main()

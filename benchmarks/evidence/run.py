@@ -1,0 +1,126 @@
+"""Make the runs of a study and store them.
+
+    python benchmarks/evidence/run.py                              # the studies, and how far each has come
+    python benchmarks/evidence/run.py table4-fashion [--data DIR] [--jobs 2]
+
+Runs are made in ``evidence-output/NAME``, and what is finished is stored in ``benchmarks/results/NAME``, without the
+histories of epochs and also if it is stopped. Run the same command to resume, on another machine too: the folder is
+made again from what is stored. ``make results`` renders the pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from studies import STUDIES, Study, study_of
+
+from infobatch.lab.compare.results import (
+    finished_runs,
+    read_results,
+    run_folder,
+    sweep_folder,
+    tried_rates,
+    write_results,
+)
+from infobatch.lab.files import write_atomically
+from infobatch.lab.run.arms import parse_arms
+from infobatch.lab.run.result import RESULT_FILE
+
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "benchmarks" / "results"
+OUTPUT = Path("evidence-output")
+GRID_FILE = "grid.json"  # the runs that chose learning rates
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seeds", type=int, help="fewer than the study has, to begin with")
+    arguments = parser.parse_args()
+    if not arguments.names:
+        for study in STUDIES:
+            print(f"{study.name:24} {finished(study):4} runs finished of {wanted(study)}")
+    for name in arguments.names:
+        make(study_of(name), arguments)
+
+
+def make(study: Study, arguments: argparse.Namespace) -> None:
+    """Make the missing runs of a study; store what is finished whatever happens."""
+    out = OUTPUT / study.name
+    restore(study, out)
+    command = [sys.executable, "-m", "infobatch.lab.cli", *study.command(str(out))]
+    command += ["--jobs", str(arguments.jobs)]
+    if arguments.data is not None:
+        command += ["--data", str(arguments.data)]
+    if arguments.seeds is not None:
+        command[command.index("--seeds") + 1] = str(arguments.seeds)
+    try:
+        subprocess.run(command, check=True)
+    finally:
+        store(study, out)
+
+
+def store(study: Study, out: Path) -> None:
+    """Copy what is finished, without histories."""
+    if not (out / "results.json").exists():
+        return
+    results = read_results(out)
+    runs = [without_history(run) for run in results.pop("runs")]
+    del results["schema"]
+    # As a reader would type it: the study's command, not this script's with its folders.
+    results["command"] = f"python benchmarks/evidence/run.py {study.name}"
+    folder = STORED / study.name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_results(folder, results, runs)
+    tried = [without_history(run) for run in tried_rates(out)]
+    if tried:
+        lines = ",\n".join(json.dumps(run, allow_nan=False) for run in tried)
+        write_atomically(folder / GRID_FILE, lambda path: path.write_text(f"[\n{lines}\n]\n"))
+
+
+def restore(study: Study, out: Path) -> None:
+    """Make the folder of finished runs again from what is stored."""
+    stored = STORED / study.name
+    if (out / "results.json").exists() or not (stored / "results.json").exists():
+        return
+    results = read_results(stored)
+    folders = {
+        run_folder(out, run["arm"], run["seed"], length=run["length"]): run
+        for run in results["runs"]
+    }
+    if (stored / GRID_FILE).exists():
+        for run in json.loads((stored / GRID_FILE).read_text()):
+            rate = run["settings"]["learning_rate"]
+            folders[sweep_folder(out, run["arm"], rate, run["seed"])] = run
+    for folder, run in folders.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RESULT_FILE).write_text(json.dumps(run, allow_nan=False))
+    write_atomically(
+        out / "results.json", lambda path: path.write_bytes((stored / "results.json").read_bytes())
+    )
+
+
+def without_history(run: dict[str, Any]) -> dict[str, Any]:
+    return {**run, "history": []}
+
+
+def finished(study: Study) -> int:
+    """How many runs are stored or in the output's folder, those of the grid not counted."""
+    stored = STORED / study.name
+    in_store = len(read_results(stored)["runs"]) if (stored / "results.json").exists() else 0
+    return max(len(finished_runs(OUTPUT / study.name)), in_store)
+
+
+def wanted(study: Study) -> int:
+    return len(parse_arms(study.arms)) * len(study.lengths.split(",")) * study.seeds
+
+
+if __name__ == "__main__":
+    main()

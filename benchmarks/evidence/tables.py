@@ -1,0 +1,83 @@
+"""What a stored comparison says, as Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infobatch.lab.compare.answer import headline, points
+from infobatch.lab.stats.outcome import decimals, signed
+from infobatch.lab.stats.records import read_record
+from infobatch.lab.stats.summary import Summary, mean_and_deviation, summarise
+
+NAMES = {
+    "infobatch": "`infobatch` (the paper's mean rule)",
+    "quantile": "`quantile` (the paper's two-band rule)",
+    "noise": "`noise` (our noise budget)",
+}
+
+
+def sentence(results: dict[str, Any]) -> str:
+    """The decision, as a quotation."""
+    return f"> {headline(results)}"
+
+
+def table(results: dict[str, Any], *, every_length: bool = False) -> list[str]:
+    """A row for all data at each length, then for each arm at full length, or at each."""
+    has_curve = len(results["lengths"]) > 1
+    columns = ["training", f"test {results['metric']}", "sample passes saved"]
+    columns += ["saved at equal quality"] if has_curve else []
+    columns += ["difference to all data", "verdict"]
+    words = {(row["arm"], row["length"]): row["outcome"]["word"] for row in results["verdicts"]}
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
+        if row.arm != "full" and row.length < 1 and not every_length:
+            continue
+        point = points(results).get((row.arm, row.length)) or {}
+        cells = [
+            name_of(row, results),
+            mean_and_deviation(row.metric, decimals(results["margin"])),
+            f"{row.saved_fraction:.1%}",
+        ]
+        if has_curve:
+            saving = point.get("saving")
+            cells.append("–" if saving is None else saving["text"])
+        cells += [difference(point, results), words.get((row.arm, row.length), "–")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def difference(point: dict[str, Any], results: dict[str, Any]) -> str:
+    """The paired difference to all data at full length, with its interval."""
+    to_full = point.get("to_full")
+    if to_full is None:
+        return "–"
+    digits = decimals(results["margin"])
+    mean = signed(to_full["mean"], digits)
+    if to_full["low"] is None:
+        return mean
+    return f"{mean} ({signed(to_full['low'], digits)} to {signed(to_full['high'], digits)})"
+
+
+def name_of(row: Summary, results: dict[str, Any]) -> str:
+    """How a page calls an arm at a length."""
+    epochs = f"{row.length * results['epochs']:.3g} epochs"
+    if row.arm == "full":
+        return f"all data, {epochs}"
+    if row.arm == "short":
+        return f"all data, as many sample passes as `{row.leader}`"
+    name = NAMES.get(row.arm, f"`{row.arm}`")
+    if row.arm == "random" and row.leader is not None:
+        name = f"random pruning, as much as `{row.leader}`"
+    return name if row.length == 1 else f"{name}, {epochs}"
+
+
+def how_it_was_made(results: dict[str, Any]) -> str:
+    """Seeds, grid and margin in one line."""
+    count = len(results["seeds"])
+    seeds = f"{count} seeds (± is their standard deviation)" if count > 1 else "one seed"
+    unit = f" {results['unit']}" if results["unit"] else ""
+    parts = [f"{seeds}, margin {results['margin']:g}{unit}"]
+    if results["chosen_rates"]:
+        rates = ", ".join(f"{rate:g}" for rate in results["learning_rates"])
+        parts.append(f"each arm's learning rate from {rates} by validation splits")
+    return "; ".join(parts) + "."
