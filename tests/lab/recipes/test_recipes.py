@@ -232,3 +232,41 @@ def test_settings_are_stated(name):
     page = (ROOT / "docs" / "recipes.md").read_text()
     line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` | "))
     assert float(line.split("|")[-2]) == task.margin
+
+
+@needs_data("cifar10")
+@pytest.mark.parametrize(
+    ("network", "parameters"), [("resnet", 308_650), ("small_resnet", 78_042), ("vit", 311_146)]
+)
+def test_cifar10_networks_and_sizes(network, parameters):
+    options = {"network": network, "images": "300", "epochs": "5"}
+    task = load_task("cifar10", data=DATA, options=options)
+    assert task.epochs == 5
+    assert len(task.data()[0]) == 300
+    model = task.model()
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+@needs_data("cifar10")
+@needs_data("covertype")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("cifar10", {"images": "0"}, "images=0, expected a number from 1 to 50000."),
+        ("cifar10", {"images": "50001"}, "images=50001, expected a number from 1 to 50000."),
+        ("cifar10", {"network": "vgg"}, "network='vgg' is not one of resnet, small_resnet, vit."),
+        ("covertype", {"rows": "-1"}, "rows=-1, expected a number of rows, or 0 for all."),
+    ],
+)
+def test_sizes_that_do_not_exist(name, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_recipe(name, data=DATA, options=options)
+
+
+@needs_data("covertype")
+def test_fewer_rows_of_covertype():
+    everything = load_recipe("covertype", data=DATA)
+    fewer = load_recipe("covertype", data=DATA, options={"rows": "1000"})
+    assert fewer.data()[0].rows == everything.data()[0].rows[:1000]
+    assert fewer.data()[1].rows == everything.data()[1].rows

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,14 @@ class Recipe:
 
     A step takes a few milliseconds, and stacking a thousand rows takes as long. So a sample is only
     the number of a row in the table, and ``collate`` reads a batch's rows at once.
+
+    Options:
+        rows: how many of the rows to train on, at random; 0 for all of them.
     """
 
     folder: Path | None = None
     smoke: bool = False
+    num_rows: int = field(default=0, metadata={"option": "rows"})
 
     epochs = 40
     batch_size = 1024
@@ -45,15 +49,19 @@ class Recipe:
         return CLASSES
 
     def __post_init__(self) -> None:
+        if self.num_rows < 0:
+            raise ValueError(f"rows={self.num_rows}, expected a number of rows, or 0 for all.")
         self.source = Covertype(self.folder)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """464,809 rows to train, 116,203 to test; the split is the same for every seed."""
+        """464,809 rows to train or as many as asked for, 116,203 to test, the same for every seed."""
         features, classes = map(torch.from_numpy, self.source.table())
         count = len(classes)
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
         split = int(TRAIN_SHARE * count)
         train, test = order[:split], order[split:]
+        if self.num_rows:
+            train = train[: self.num_rows]
         spread, mean = torch.std_mean(features[train], dim=0)
         self.features = (features - mean) / spread.clamp_min(1e-6)  # a column may be constant
         self.classes = classes
