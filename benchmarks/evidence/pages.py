@@ -15,7 +15,7 @@ from pathlib import Path
 
 from figure import draw, is_current
 from studies import STUDIES, Study
-from tables import how_it_was_made, sentence, table
+from tables import coreset_table, how_it_was_made, is_coreset, sentence, table
 
 from infobatch.lab.compare.results import read_results
 
@@ -93,6 +93,7 @@ def study_page(study: Study) -> str:
         "",
         *table(results, every_length=study.has_curve),
         "",
+        *([*coreset_table(results), ""] if any(map(is_coreset, results["arms"])) else []),
         how_it_was_made(results),
         "",
         f"Repeat it: `{results['command']}`. Raw data: `benchmarks/results/{study.name}/results.json`, in "

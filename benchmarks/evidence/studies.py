@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from infobatch.coresets import METHODS
+
 LENGTHS = "0.4,0.6,0.8,1"
+SHARES = (0.7, 0.5, 0.3)  # of the data that a coreset keeps
+ENSEMBLES = {"grand": (4,), "el2n": (2, 20)}  # networks, as in the paper's Table 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,53 @@ def optimizer_study(name: str, rates: str) -> Study:
     )
 
 
+def coreset_arms() -> str:
+    """Every method of choosing a subset at every share."""
+    return ",".join(
+        f"coreset:{method}@{share:g}" + (f":networks={networks}" if networks > 1 else "")
+        for share in SHARES
+        for method in METHODS
+        for networks in ENSEMBLES.get(method, (1,))
+    )
+
+
+def frontier_study(
+    task: str, title: str, says: str, rates: str, seeds: int, *options: str
+) -> Study:
+    """How much compute all data would have needed to be as good as each arm."""
+    arms = "full,random,infobatch,quantile,mean:smoothing=0.7,noise"
+    return Study(f"frontier-{task}", title, says, task, arms, seeds, LENGTHS, rates, options)
+
+
 STUDIES = (
+    frontier_study(
+        "cifar10",
+        "Saving at equal quality: CIFAR-10",
+        "10,000 images of CIFAR-10, cropped and flipped, a ResNet of 78,042 parameters, SGD, 16 epochs.",
+        "0.1,0.2,0.4",
+        5,
+        "images=10000",
+        "epochs=16",
+        "network=small_resnet",
+    ),
+    frontier_study(
+        "covertype",
+        "Saving at equal quality: Covertype",
+        "100,000 rows of Covertype, no augmentation, an MLP, AdamW, 40 epochs.",
+        "0.002,0.004,0.008",
+        5,
+        "rows=100000",
+    ),
+    Study(
+        "table1-fashion",
+        "Table 1: subsets chosen before training",
+        f"Every static method of `infobatch.coresets` at 70, 50 and 30% of the data beside dynamic pruning. {SMALL_CNN}, "
+        "one learning rate for all. What choosing costs is counted in the passes: a negative saving means that choosing the subset "
+        "cost more than training on it saved.",
+        "fashion",
+        f"full,infobatch,quantile,random,{coreset_arms()}",
+        3,
+    ),
     Study(
         "table4-fashion",
         "Table 4: rescaling and annealing",

@@ -30,7 +30,7 @@ def table(results: dict[str, Any], *, every_length: bool = False) -> list[str]:
     words = {(row["arm"], row["length"]): row["outcome"]["word"] for row in results["verdicts"]}
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
-        if row.arm != "full" and row.length < 1 and not every_length:
+        if is_coreset(row.arm) or (row.arm != "full" and row.length < 1 and not every_length):
             continue
         point = points(results).get((row.arm, row.length)) or {}
         cells = [
@@ -81,3 +81,55 @@ def how_it_was_made(results: dict[str, Any]) -> str:
         rates = ", ".join(f"{rate:g}" for rate in results["learning_rates"])
         parts.append(f"each arm's learning rate from {rates} by validation splits")
     return "; ".join(parts) + "."
+
+
+def coreset_table(results: dict[str, Any]) -> list[str]:
+    """A row for each method of choosing a subset, a column for each share; then the dynamic arms."""
+    rows = summarise(map(read_record, results["runs"]), arms=results["arms"])
+    digits = decimals(results["margin"])
+    shares = sorted({share_of(row.arm) for row in rows if is_coreset(row.arm)}, reverse=True)
+    by_method: dict[str, dict[str, Summary]] = {}
+    for row in rows:
+        if is_coreset(row.arm):
+            by_method.setdefault(method_of(row.arm), {})[share_of(row.arm)] = row
+    columns = [f"{float(share):.0%} of the data" for share in shares]
+    lines = [
+        f"| chosen before training | {' | '.join(columns)} | passes saved | below random |",
+        "|---" * (len(shares) + 3) + "|",
+    ]
+    chance = by_method.get("random", {})
+    for method, cells in by_method.items():
+        metrics = [cells[share].metric if share in cells else None for share in shares]
+        words = [mean_and_deviation(metric, digits) if metric else "–" for metric in metrics]
+        saved = ", ".join(
+            f"{cells[share].saved_fraction:.0%}" for share in shares if share in cells
+        )
+        worse = [
+            f"{float(share):.0%}"
+            for share in shares
+            if share in cells and share in chance and is_worse(cells[share], chance[share])
+        ]
+        lines.append(f"| `{method}` | {' | '.join(words)} | {saved} | {', '.join(worse) or '–'} |")
+    return lines
+
+
+def is_coreset(arm: str) -> bool:
+    return arm.startswith("coreset:")
+
+
+def method_of(arm: str) -> str:
+    """``el2n, 20 networks`` of ``coreset:el2n@0.3:networks=20``."""
+    head, _, networks = arm.removeprefix("coreset:").partition(":networks=")
+    method = head.partition("@")[0]
+    return f"{method}, {networks} networks" if networks else method
+
+
+def share_of(arm: str) -> str:
+    return arm.partition("@")[2].partition(":")[0]
+
+
+def is_worse(row: Summary, chance: Summary) -> bool:
+    """In the mean: few seeds cannot tell more."""
+    return row.metric is None or (
+        chance.metric is not None and row.metric.mean < chance.metric.mean
+    )
