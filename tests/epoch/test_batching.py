@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from infobatch.epoch.batching import EvenBatches, ShrunkBatches
+from infobatch.epoch.batching import EvenBatches, FixedBatches, ShrunkBatches
 
 SIZES = st.integers(1, 12)
 LENGTHS = st.integers(0, 150)
@@ -39,15 +39,15 @@ def edges_of(batches):
 
 
 @given(size=SIZES, length=LENGTHS)
-def test_even_batches(size, length):
-    whole = EvenBatches(size, False, length)
+def test_fixed_batches(size, length):
+    whole = FixedBatches(size, False, length)
     assert edges_of(whole) == [*range(0, length, size), length] if length else [0]
     assert whole.deliverable == length
 
 
 @given(size=SIZES, length=LENGTHS)
-def test_even_batches_without_an_incomplete_last_one(size, length):
-    batches = EvenBatches(size, True, length)
+def test_fixed_batches_without_an_incomplete_last_one(size, length):
+    batches = FixedBatches(size, True, length)
     bounds = [batches.bounds(batch) for batch in range(len(batches))]
     assert bounds == [(start, start + size) for start in range(0, length - size + 1, size)]
     assert batches.deliverable == length - length % size
@@ -55,11 +55,37 @@ def test_even_batches_without_an_incomplete_last_one(size, length):
         assert batches.bounds(batches.number(position))[0] <= position < batches.end(position)
 
 
+@given(size=SIZES, length=LENGTHS, data=st.data())
+def test_even_batches(size, length, data):
+    straight = edges_of(EvenBatches(size, length))
+    sizes = np.diff(straight)
+    assert len(sizes) == -(-length // size)
+    assert sizes.sum() == length
+    if length:
+        assert sizes.max() - sizes.min() <= 1
+        assert sizes.max() <= size
+    offset = data.draw(st.integers(0, length))
+    rest = edges_of(EvenBatches(size, length - offset, offset=offset))
+    assert [offset + edge for edge in rest[1:]] == [edge for edge in straight if edge > offset]
+
+
+@given(shrunk_epochs(), st.data())
+def test_shrunk_batches_that_are_even(epoch, data):
+    size, _, total, full = epoch
+    straight = edges_of(ShrunkBatches(size, False, total, full=full, even=True))
+    sizes = np.diff(straight)
+    assert len(sizes) == -(-full // size)
+    assert sizes.max() - sizes.min() <= 1
+    offset = data.draw(st.integers(0, total))
+    rest = ShrunkBatches(size, False, total - offset, full=full, offset=offset, even=True)
+    assert [offset + edge for edge in edges_of(rest)[1:]] == [e for e in straight if e > offset]
+
+
 @given(shrunk_epochs())
 def test_shrunk_batches(epoch):
     size, drop_last, total, full = epoch
     batches = ShrunkBatches(size, drop_last, total, full=full)
-    assert len(batches) == len(EvenBatches(size, drop_last, full)), "as many as a full epoch has"
+    assert len(batches) == len(FixedBatches(size, drop_last, full)), "as many as a full epoch has"
     edges = edges_of(batches)
     full_edges = [min(batch * size, full) for batch in range(len(batches) + 1)]
     for edge, full_edge in zip(edges, full_edges, strict=True):
@@ -75,7 +101,7 @@ def test_shrunk_batches(epoch):
 @given(size=SIZES, drop_last=st.booleans(), full=st.integers(1, 150))
 def test_of_a_whole_epoch_nothing_shrinks(size, drop_last, full):
     shrunk = ShrunkBatches(size, drop_last, full, full=full)
-    even = EvenBatches(size, drop_last, full)
+    even = FixedBatches(size, drop_last, full)
     bounds = [[b.bounds(batch) for batch in range(len(b))] for b in (shrunk, even)]
     assert bounds[0] == bounds[1]
 

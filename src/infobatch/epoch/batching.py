@@ -36,8 +36,8 @@ class Batches(Protocol):
         ...
 
 
-class EvenBatches:
-    """Batches of one size; a pruned epoch has fewer of them."""
+class FixedBatches:
+    """Batches of one size, but for the last; a pruned epoch has fewer of them."""
 
     def __init__(self, size: int, drop_last: bool, length: int) -> None:
         self.largest = size
@@ -66,16 +66,63 @@ class EvenBatches:
         return min((self.number(position) + batches) * self.largest, self._length)
 
 
+class EvenBatches:
+    """As many batches of at most a given size, but their sizes differ by one sample at most.
+
+    ``length`` positions are left to visit, after ``offset`` that a loaded checkpoint has visited.
+    """
+
+    def __init__(self, size: int, length: int, *, offset: int = 0) -> None:
+        self._total, self._offset = offset + length, offset
+        self._count = -(-self._total // size)  # of the epoch, also where it was resumed
+        self.largest = -(-self._total // max(self._count, 1))
+        self._first = self._in_epoch(0) if length else self._count
+
+    def _in_epoch(self, position: int) -> int:
+        """The batch that a position is in, counted from the epoch's start."""
+        return ((self._offset + position + 1) * self._count - 1) // self._total
+
+    def _edge(self, batch: int) -> int:
+        return (self._first + batch) * self._total // max(self._count, 1) - self._offset
+
+    def __len__(self) -> int:
+        return self._count - self._first
+
+    @property
+    def deliverable(self) -> int:
+        """See :class:`Batches`."""
+        return self._total - self._offset
+
+    def bounds(self, batch: int) -> tuple[int, int]:
+        """See :class:`Batches`."""
+        return max(self._edge(batch), 0), self._edge(batch + 1)
+
+    def number(self, position: int) -> int:
+        """See :class:`Batches`."""
+        return self._in_epoch(position) - self._first if self._total else 0
+
+    def end(self, position: int, batches: int = 1) -> int:
+        """See :class:`Batches`."""
+        return self._edge(min(self.number(position) + batches, len(self)))
+
+
 class ShrunkBatches:
     """As many batches as an epoch over all data has, each smaller in proportion.
 
-    A batch stands for the full epoch's batch of the same number. ``length`` positions are left to
-    visit, after ``offset`` that a loaded checkpoint has visited; ``full`` is the number of positions
-    of an epoch over all data.
+    A batch stands for the full epoch's batch of the same number; with ``even`` these differ by one
+    sample at most. ``length`` positions are left to visit, after ``offset`` that a loaded checkpoint
+    has visited; ``full`` is the number of positions of an epoch over all data.
     """
 
     def __init__(
-        self, size: int, drop_last: bool, length: int, *, full: int, offset: int = 0
+        self,
+        size: int,
+        drop_last: bool,
+        length: int,
+        *,
+        full: int,
+        offset: int = 0,
+        even: bool = False,
     ) -> None:
         total = offset + length
         count = full // size if drop_last else -(-full // size)
@@ -86,8 +133,12 @@ class ShrunkBatches:
                 'larger batch_size, prune less, or use shrink="epoch".'
             )
         batches = np.arange(count + 1)
-        self._full_edges = np.minimum(batches * size, full)
-        edges = self._full_edges * total // full
+        if even:
+            self._full_edges = batches * full // count
+            edges = batches * total // count
+        else:
+            self._full_edges = np.minimum(batches * size, full)
+            edges = self._full_edges * total // full
         edges -= offset
         self._first = int(np.searchsorted(edges[:-1], 0, side="right")) - 1
         if edges[-1] <= 0:  # everything was visited that is not dropped

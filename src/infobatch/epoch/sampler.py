@@ -97,11 +97,10 @@ class PlanBatchSampler(Sampler[list[int]]):
         why = "a batch has at least one sample"
         batch_size = check_count("batch_sampler(): batch_size", batch_size, why)
         check_shrink(shrink)
-        if even and (drop_last or shrink == "batch"):
+        if even and drop_last:
             raise ValueError(
-                f"batch_sampler(even=True) got drop_last={drop_last} and shrink={shrink!r}, expected "
-                'drop_last=False and shrink="epoch": there is no smaller last batch to drop, and '
-                "batches that shrink have nearly the same size anyway."
+                "batch_sampler(even=True) got drop_last=True, expected drop_last=False: there is no "
+                "smaller last batch to drop."
             )
         self.sampler = sampler
         self.batch_size = batch_size if shrink == "epoch" and not even else None
@@ -127,9 +126,8 @@ class PlanBatchSampler(Sampler[list[int]]):
         route = self.sampler.pruner._course.length(shrinks=shrinks)
         if route is None:
             return 0
-        return len(
-            batches_of(route, self.full_batch_size, drop_last=self.drop_last, shrinks=shrinks)
-        )
+        size, drop_last = self.full_batch_size, self.drop_last
+        return len(batches_of(route, size, drop_last=drop_last, shrinks=shrinks, even=self.even))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch; a second call with the same number changes nothing."""

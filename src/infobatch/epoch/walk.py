@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from infobatch.epoch.batching import Batches, EvenBatches, ShrunkBatches
+from infobatch.epoch.batching import Batches, EvenBatches, FixedBatches, ShrunkBatches
 from infobatch.epoch.loop import asking_loader
 from infobatch.epoch.route import Route
 
@@ -80,7 +80,7 @@ class Walk:
         route = self._begin(begin)
         if route is None:
             return
-        self._set_batch_size(even_size(route, size) if even else size)
+        self._set_batch_size(size, even=even)
         assert self.batches is not None
         for batch in range(len(self.batches)):
             start, self._block_end = self.batches.bounds(batch)
@@ -97,10 +97,12 @@ class Walk:
         self._route = begin(self)
         return self._route
 
-    def _set_batch_size(self, size: int) -> None:
+    def _set_batch_size(self, size: int, *, even: bool = False) -> None:
         assert self._route is not None
         self.batch_size = size
-        self.batches = batches_of(self._route, size, drop_last=self.drop_last, shrinks=self.shrinks)
+        self.batches = batches_of(
+            self._route, size, drop_last=self.drop_last, shrinks=self.shrinks, even=even
+        )
 
     # What the loop looks like from here.
 
@@ -156,7 +158,7 @@ class Walk:
         """Whether more than the current batch was waiting for an update at the first one."""
         if self._ahead is None or self.batches is None:
             return True
-        return self._ahead > (1 if self.shrinks else self.batches.largest)
+        return self._ahead > (self.batches.largest if isinstance(self.batches, FixedBatches) else 1)
 
     @property
     def consumed(self) -> bool:
@@ -174,18 +176,18 @@ class Walk:
         """
         if not counts:
             return
-        if self.shrinks and self.batches is not None:  # batches differ in size, so count them
-            self._ahead = self.batches.number(max(self.issued - 1, 0)) + 1
-        else:
+        if self.batches is None or isinstance(self.batches, FixedBatches):
             self._ahead = self.issued
+        else:  # they differ in size, so count them
+            self._ahead = self.batches.number(max(self.issued - 1, 0)) + 1
 
     def most_waiting(self, updated: int) -> int:
         """The most samples that can be waiting for an update if none was left out."""
         if self._ahead is None:
             return self.issued
-        if self.shrinks and self.batches is not None:
-            return self.batches.end(updated, self._ahead) - updated
-        return self._ahead
+        if self.batches is None or isinstance(self.batches, FixedBatches):
+            return self._ahead
+        return self.batches.end(updated, self._ahead) - updated
 
     def rest_of_batch(self, updated: int) -> int | None:
         """How many samples of the batch under way have no update yet; None if that is unknown."""
@@ -194,16 +196,11 @@ class Walk:
         return self.issued - updated if self.asked_by_batch else None
 
 
-def even_size(route: Route, most: int) -> int:
-    """The size of the batches of an epoch if as few as fit ``most`` have nearly the same size."""
-    total = route.offset + len(route)  # of the epoch, also where it was resumed
-    count = max(1, -(-total // most))
-    return max(1, -(-total // count))
-
-
-def batches_of(route: Route, size: int, *, drop_last: bool, shrinks: bool) -> Batches:
+def batches_of(route: Route, size: int, *, drop_last: bool, shrinks: bool, even: bool) -> Batches:
     """Cut a route into batches."""
-    if not shrinks:
-        return EvenBatches(size, drop_last, len(route))
-    full = int(route.full_counts.max())
-    return ShrunkBatches(size, drop_last, len(route), full=full, offset=route.offset)
+    if shrinks:
+        full = int(route.full_counts.max())
+        return ShrunkBatches(size, drop_last, len(route), full=full, offset=route.offset, even=even)
+    if even:
+        return EvenBatches(size, len(route), offset=route.offset)
+    return FixedBatches(size, drop_last, len(route))

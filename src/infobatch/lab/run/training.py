@@ -109,7 +109,7 @@ class Run:
             self.train_data,
             # A pruned epoch's last batch may have one sample, and BatchNorm would favour full data.
             batch_sampler=self.train_data.batch_sampler(
-                settings.batch_size, shrink=self.arm.shrink, even=self.arm.shrink == "epoch"
+                settings.batch_size, shrink=self.arm.shrink, even=True
             ),
             num_workers=task.num_workers,
             collate_fn=collate,
@@ -280,8 +280,8 @@ class Run:
         """What the sum of a batch's losses was divided by: its size, or that before it shrank."""
         if self.arm.shrink == "epoch":
             return count
-        remaining = math.ceil(self.num_samples / self.world_size) - step * self.settings.batch_size
-        return min(self.settings.batch_size, remaining)
+        full = math.ceil(self.num_samples / self.world_size)
+        return (step + 1) * full // self.full_steps - step * full // self.full_steps
 
     def _close_epoch(self, epoch: int) -> None:
         """Measure the model if it is time to, and write the epoch into the history."""

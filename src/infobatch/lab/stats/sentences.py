@@ -119,6 +119,8 @@ class Sentences:
 
     def _shorter(self, best: Candidate, *, past: bool = False) -> str:
         """What shorter training at the same cost loses."""
+        if best.point.below_curve and best.shorter_length >= self.longest:
+            return "shorter training was not tried"
         loss = -best.shorter_to_full.mean
         verb = ("lost" if past else "loses") if loss >= 0 else ("gained" if past else "gains")
         more = "more than " if best.point.below_curve else ""
