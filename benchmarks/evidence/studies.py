@@ -76,7 +76,7 @@ def frontier_study(
     task: str, title: str, says: str, rates: str, seeds: int, *options: str
 ) -> Study:
     """How much compute all data would have needed to be as good as each arm."""
-    arms = "full,random,infobatch,quantile,mean:smoothing=0.7,noise"
+    arms = "full,random,infobatch,quantile,noise:tau=0.2:delta=1.0"
     return Study(f"frontier-{task}", title, says, task, arms, seeds, LENGTHS, rates, options)
 
 

@@ -12,7 +12,7 @@ from infobatch.lab.stats.summary import Summary, mean_and_deviation, summarise
 NAMES = {
     "infobatch": "`infobatch` (the paper's mean rule)",
     "quantile": "`quantile` (the paper's two-band rule)",
-    "noise": "`noise` (our noise budget)",
+    "noise:tau=0.2:delta=1.0": "`noise` (our noise budget: tau = 0.2, delta = 1)",
 }
 
 

@@ -88,7 +88,7 @@ def compare(  # noqa: PLR0917 - a command line
         str | None,
         typer.Option(
             help="Which arms, with options: full,mean:ratio=0.6,my_rules.py:MyRule. "
-            "[default: full,random,infobatch,quantile, and short with --lengths 1]"
+            "[default: full, random, infobatch, quantile, our noise budget; and short with --lengths 1]"
         ),
     ] = None,
     lengths: Annotated[

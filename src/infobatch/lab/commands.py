@@ -25,8 +25,9 @@ from infobatch.lab.run.writers import check_log
 from infobatch.lab.task import TaskError, load_task
 from infobatch.lab.terminal import print_error
 
-ARMS = "full,random,infobatch,quantile"
-ARMS_OF_ONE_LENGTH = "full,short,random,infobatch,quantile"
+NOISE = "noise:tau=0.2:delta=1.0"  # what our search for a better rule chose
+ARMS = f"full,random,infobatch,quantile,{NOISE}"
+ARMS_OF_ONE_LENGTH = f"full,short,random,infobatch,quantile,{NOISE}"
 
 
 @contextmanager
