@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from figure import draw, is_current
+from screens import screen_tables
 from studies import STUDIES, Study
 from tables import coreset_table, how_it_was_made, is_coreset, sentence, table
 
@@ -50,6 +51,8 @@ def written_pages() -> Iterator[tuple[Path, str]]:
     """Every page with the text that it should have."""
     for page in (ROOT / "README.md", PAGES / "demo.md"):
         yield page, with_block(page, demo_block())
+    screen = "\n".join(screen_tables(STORED / "screen" / "fashion.json"))
+    yield PAGES / "rules.md", with_block(PAGES / "rules.md", f"{screen}\n")
     stored = [study for study in STUDIES if (STORED / study.name / "results.json").exists()]
     for study in stored:
         yield PAGES / f"{study.name}.md", study_page(study)
