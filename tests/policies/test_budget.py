@@ -13,7 +13,10 @@ from infobatch.policies.budget import scale_to, target_share
 from infobatch.savings import EpochPasses
 from rank_threads import on_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning"),
+    pytest.mark.filterwarnings(r"ignore:refresh\(\) was not called"),
+]
 
 SIZE = 400
 LABELS = np.arange(SIZE) % 7

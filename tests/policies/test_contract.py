@@ -24,7 +24,10 @@ SIZE, BATCH = 83, 7
 LABELS = np.arange(SIZE) % 5
 
 every_policy = pytest.mark.parametrize("name", POLICIES)
-pytestmark = pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning"),
+    pytest.mark.filterwarnings(r"ignore:refresh\(\) was not called"),
+]
 
 
 def epochs_of(rule):

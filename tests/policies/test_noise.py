@@ -10,7 +10,10 @@ from infobatch.policies import POLICIES, ImportancePrune, NoisePrune
 from infobatch.policies.gradient import added_noise, gradient_size, limit_noise, squares_by_stratum
 from remembered import kept_by, losses_by_epoch, samples_after
 
-pytestmark = pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning"),
+    pytest.mark.filterwarnings(r"ignore:refresh\(\) was not called"),
+]
 SIZE = 20_000
 
 

@@ -66,7 +66,7 @@ class Samples:
 class Policy(Protocol):
     """Sorts samples into strata.
 
-    These attributes are optional:
+    A policy may have these attributes:
 
     * ``tracks``: what to remember about each sample, see :mod:`infobatch.memory.tracks`;
     * ``smoothing``: rank by a moving average of the scores;

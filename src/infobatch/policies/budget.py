@@ -22,8 +22,8 @@ MOST = 0.9  # of a stratum is left out at most where weights make up for it: tho
 def target_share(save: float, history: Sequence[EpochPasses], epochs: int, left: int) -> float:
     """The share of the coming epoch's cost to leave out.
 
-    ``save`` is the share of the cost of all ``epochs`` epochs, ``left`` the number of epochs from
-    the coming one on that can leave something out.
+    ``save`` is the share of the cost of all ``epochs`` epochs, ``left`` the number of epochs that can
+    still leave something out, the coming one included.
     """
     saved = sum(passes.saved_cost for passes in history)
     return min(max((save * epochs - saved) / max(left, 1), 0.0), MOST)

@@ -64,7 +64,7 @@ class Planner:
         return first <= epoch < round(self.delta * self.num_epochs, 9)
 
     def prunable(self, start: int) -> int:
-        """How many epochs from ``start`` on leave samples out; without scores the first cannot."""
+        """How many epochs, starting with ``start``, leave samples out; without scores the first cannot."""
         cold = self.initial_scores is None
         return sum(self.prunes(epoch) for epoch in range(max(start, int(cold)), self.num_epochs))
 
