@@ -78,6 +78,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", r"refresh\(\) was not called")  # it is not part of a boundary
     results = {
         "command": f"python benchmarks/rules.py {' '.join(sys.argv[1:])}".rstrip(),
         "versions": versions(),

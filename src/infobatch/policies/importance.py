@@ -57,6 +57,11 @@ class ImportancePrune:
         check_proportional("ImportancePrune", self.floor, self.smoothing, self.aging, self.gradient)
 
     @property
+    def most(self) -> float:
+        """The share of an epoch that is left out where every sample is at the floor."""
+        return 1 - self.floor
+
+    @property
     def tracks(self) -> tuple[Track, ...]:
         """The last visit, where age counts."""
         return (LastVisit(),) if self.aging else ()
@@ -105,7 +110,7 @@ def largest_slope(
 ) -> float:
     """The largest c whose probabilities min(1, max(floor, c · value)) leave out enough."""
     low, high = -60.0, 60.0
-    for _ in range(50):
+    for _ in range(36):  # to eight digits
         middle = (low + high) / 2
         enough = leaves_out_enough(histogram.keep(float(np.exp2(middle)), floor))
         low, high = (middle, high) if enough else (low, middle)

@@ -23,7 +23,8 @@ class OrderDpPrune:
 
     * Biased: kept samples weigh 1. What the paper proves to be unbiased is the gradient of another
       loss, in which samples count by their rank.
-    * Remembers the last loss: 4 bytes per sample. One random number per sample and two selections.
+    * Remembers the last loss: 4 bytes per sample. One random number per sample and two
+      selections, no sort.
     * Our reading: samples are drawn again in every epoch. With a budget (``save=``) ``kept`` stays, and as
       many samples are drawn as fit.
 
