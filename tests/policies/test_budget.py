@@ -114,6 +114,15 @@ def test_the_least_that_importance_keeps_still_meets_a_budget_just_below():
     assert pruner.savings.fraction == pytest.approx(0.64, abs=0.01)
 
 
+def test_samples_without_a_gradient_do_not_save_more_than_was_asked_for():
+    """Importance keeps them at the floor, however little is to be left out."""
+    savings = trained("importance", ("with ties", 1), save=0.1).savings
+    assert savings.fraction == pytest.approx(0.1, abs=0.01)
+    samples = infobatch.Samples(np.zeros(SIZE, np.float32), target=0.2)
+    strata = POLICIES["importance"]().strata(samples)
+    assert np.array([1.0, *strata.keep])[strata.labels].mean() == pytest.approx(0.8)
+
+
 def test_a_bound_on_the_noise_comes_before_the_budget():
     options = {"policy": "random", "save": 0.4}
     free = trained(process=("noisy", 0), **options).savings

@@ -74,7 +74,11 @@ class ImportancePrune:
         def leaves_out_enough(keep: Array) -> bool:
             return float((1 - keep) @ histogram.masses) >= target * histogram.total_mass
 
-        return histogram.strata(largest_slope(histogram, self.floor, leaves_out_enough), self.floor)
+        # Samples without a gradient are at the floor for every c: too many of them raise it.
+        wanted = target * histogram.total_mass
+        idle = float(histogram.masses[histogram.values == 0].sum())
+        floor = max(self.floor, 1 - wanted / idle) if idle else self.floor
+        return histogram.strata(largest_slope(histogram, floor, leaves_out_enough), floor)
 
 
 def check_proportional(
