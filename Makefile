@@ -24,8 +24,9 @@ check: $(VENV)/installed  ## format, lint and types
 demo: $(VENV)/installed  ## a comparison on real images: a decision, a table and a report
 	$(BIN)/infobatch demo --out demo-output
 
-bench: $(VENV)/installed  ## what pruning costs, as ratios to torch's RandomSampler
+bench: $(VENV)/installed  ## what pruning costs, as ratios to torch's RandomSampler, and of the rules to the mean rule
 	$(BIN)/python benchmarks/overhead.py --check
+	$(BIN)/python benchmarks/rules.py --check
 
 results: $(VENV)/installed  ## the pages of results and their figures, from the stored JSON
 	$(BIN)/python benchmarks/evidence/pages.py

@@ -3,10 +3,10 @@
     python benchmarks/rules.py [--size 14197122] [--repeats 3] [--rules ucb …] [--out FILE] [--check]
 
 A boundary is the last update of an epoch and the first index of the next one, as in overhead.py: the
-losses are folded into what is remembered, the rule decides, the plan is drawn. Both rules of a pair are
-measured in turn, in epochs that the rule prunes, in time of the processor (one thread), so that other
-processes do not count; the figure is the ratio of the medians. ``remembered`` are the bytes per sample that
-stay between epochs. ``--check`` exits with 1 where a ratio is above 3.
+losses are folded into what is remembered, the rule decides, the plan is drawn. A rule and the mean rule are
+measured in turn, in epochs that they prune, in time of the processor (one thread), so that other processes
+do not count; the figure is the ratio of the medians. ``remembered`` are the bytes per sample that stay
+between epochs. ``--check`` exits with 1 where a ratio is above 3.
 """
 
 from __future__ import annotations
@@ -43,25 +43,30 @@ def pruner_that_prunes(size: int, name: str) -> infobatch.Pruner:
     return pruner
 
 
-def measure(size: int, name: str, repeats: int) -> dict[str, float]:
-    pruners = {"mean": pruner_that_prunes(size, "mean"), name: pruner_that_prunes(size, name)}
-    times: dict[str, list[float]] = {rule: [] for rule in pruners}
+def measure(mean_rule: infobatch.Pruner, name: str, repeats: int) -> dict[str, float]:
+    pruner = pruner_that_prunes(mean_rule.num_samples, name)
+    times: dict[str, list[float]] = {"mean": [], name: []}
     rng = np.random.default_rng(1)
     for _ in range(repeats):
-        for rule, pruner in pruners.items():
-            last = almost_an_epoch(pruner, rng)
+        for rule, own in (("mean", mean_rule), (name, pruner)):
+            last = almost_an_epoch(own, rng)
             began = time.process_time()
-            boundary(pruner, last)
+            boundary(own, last)
             times[rule].append(1000 * (time.process_time() - began))
-    mean, own = (statistics.median(times[rule]) for rule in ("mean", name))
-    columns = pruners[name]._course.memory.columns.values()
+    mean_ms, ms = (statistics.median(times[rule]) for rule in ("mean", name))
     return {
-        "mean_ms": mean,
-        "ms": own,
-        "ratio": own / mean,
-        "kept": pruners[name].plan.order.numel() / size,
-        "remembered": sum(column.nbytes for column in columns) / size,
+        "mean_ms": mean_ms,
+        "ms": ms,
+        "ratio": ms / mean_ms,
+        "kept": len(pruner.plan) / pruner.num_samples,
+        "remembered": remembered(pruner),
     }
+
+
+def remembered(pruner: infobatch.Pruner) -> float:
+    """Bytes per sample that stay between epochs."""
+    columns = pruner._course.memory.columns.values()
+    return sum(column.nbytes for column in columns) / pruner.num_samples
 
 
 def main() -> None:
@@ -73,16 +78,20 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", r"refresh\(\) was not called")  # it is not part of a boundary
     results = {
         "command": f"python benchmarks/rules.py {' '.join(sys.argv[1:])}".rstrip(),
         "versions": versions(),
         "threads": 1,
         "seeds": [0, 1],
         "size": arguments.size,
+        "repeats": arguments.repeats,
         "rules": {},
     }
+    mean_rule = pruner_that_prunes(arguments.size, "mean")
+    results["mean_remembered"] = remembered(mean_rule)
     for name in arguments.rules:
-        row = results["rules"][name] = measure(arguments.size, name, arguments.repeats)
+        row = results["rules"][name] = measure(mean_rule, name, arguments.repeats)
         print(
             f"{name:15} {row['ms']:8.1f} ms, {row['ratio']:.2f} × the mean rule's; keeps "
             f"{row['kept']:.0%}; remembers {row['remembered']:.0f} bytes per sample",

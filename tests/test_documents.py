@@ -240,6 +240,7 @@ def test_accelerate_page(tmp_path, capsys):
     ("page", "script"),
     [
         ("docs/performance.md", "overhead_summary.py"),
+        ("docs/performance.md", "rules_summary.py"),
         ("docs/coresets.md", "coresets_summary.py"),
         ("docs/few-epochs.md", "warm_sweep_summary.py"),
         ("docs/grpo.md", "grpo_summary.py"),

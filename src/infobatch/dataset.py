@@ -48,7 +48,7 @@ class InfoBatch(Dataset[Any]):
             importance rules prefer cheap samples.
         warmup: how many epochs are whole at the start.
         max_noise: prune less in an epoch in which more noise than this would be added to the
-            gradient's; 0.1 is the noise of a batch smaller by a tenth.
+            gradient's; 0.1 is the noise of batches of a size divided by 1.1.
         protect_classes: the share of each class that every epoch keeps at least.
         labels: the class of each sample, where a rule or ``protect_classes`` needs it; by default
             ``dataset.targets``.

@@ -155,6 +155,59 @@ def test_hidden_samples_return(name):
     assert len(set(pruner.scores.tolist())) == 2
 
 
+def trained_by(name, *, refresh, epochs=10):
+    """Train on losses half of which do not move; ``refresh``: whether left-out samples are forwarded."""
+    pruner = infobatch.Pruner(SIZE, epochs, policy=name)
+    for epoch in range(epochs):
+        losses = torch.arange(SIZE) / SIZE
+        losses[::2] += epoch % 2
+        for index in pruner.batch_sampler(SIZE):
+            pruner.update(losses[index])
+        left = pruner.left_out
+        if refresh and len(left):
+            pruner.refresh(losses[left], left)
+    return pruner
+
+
+@pytest.mark.parametrize("name", REFRESHING)
+def test_a_rule_that_relies_on_it_and_never_gets_it_says_so_once(name):
+    with pytest.warns(UserWarning, match=r"refresh\(\) was not called") as raised:
+        pruner = trained_by(name, refresh=False)
+    told = [str(warning.message) for warning in raised if "refresh()" in str(warning.message)]
+    pruned = [epoch for epoch in pruner.savings.epochs if epoch.planned < epoch.full]
+    assert len(pruned) > 2, "or once says little"
+    first = pruned[0]
+    assert told == [
+        f"refresh() was not called after epoch {first.epoch}, which left out "
+        f"{first.full - first.planned} of 60 samples. {pruner.policy!r} expects them to be forwarded "
+        "without gradients when an epoch ends; otherwise their scores stay old, and samples that "
+        "were left out may never return. After each epoch, compute the losses of the samples in "
+        "left_out under torch.no_grad() and call refresh(losses, index); docs/policies.md has the "
+        "loop."
+    ]
+
+
+@pytest.mark.parametrize("name", REFRESHING)
+def test_no_warning_where_it_is_called_or_nothing_was_left_out(name):
+    """(A warning is an error here.)"""
+    assert trained_by(name, refresh=True).savings.refreshed
+    before_pruning = getattr(POLICIES[name](), "first_epoch", 1)
+    trained_by(name, refresh=False, epochs=before_pruning + 1)
+    trained_by("random", refresh=False)
+
+
+def test_a_resumed_run_is_told_as_well():
+    first = infobatch.Pruner(SIZE, 6, policy="kakurenbo")
+    train_epoch(first, 0)
+    train_epoch(first, 1)
+    second = infobatch.Pruner(SIZE, 6, policy="kakurenbo")
+    second.load_state_dict(first.state_dict())
+    with pytest.warns(
+        UserWarning, match=r"refresh\(\) was not called after epoch 1, which left out"
+    ):
+        train_epoch(second, 2)
+
+
 def test_extras_are_refreshed_with_the_losses():
     pruner = infobatch.Pruner(SIZE, 6, policy=KakurenboPrune(0.5, extras=True))
     for epoch in range(2):

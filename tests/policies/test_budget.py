@@ -13,7 +13,10 @@ from infobatch.policies.budget import scale_to, target_share
 from infobatch.savings import EpochPasses
 from rank_threads import on_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning"),
+    pytest.mark.filterwarnings(r"ignore:refresh\(\) was not called"),
+]
 
 SIZE = 400
 LABELS = np.arange(SIZE) % 7
@@ -104,6 +107,41 @@ def test_annealing_and_warm_up_are_made_up_for():
     assert pruner.savings.fraction == pytest.approx(0.4, abs=0.01)
 
 
+def test_the_least_that_importance_keeps_still_meets_a_budget_just_below():
+    policy = POLICIES["importance"](floor=0.3)
+    pruner = infobatch.Pruner(SIZE, 16, policy=policy, save=0.64, delta=1.0)
+    trained(None, ("decaying", 0), pruner=pruner)
+    assert pruner.savings.fraction == pytest.approx(0.64, abs=0.01)
+
+
+def test_samples_without_a_gradient_do_not_save_more_than_was_asked_for():
+    """Importance keeps them at the floor, however little is to be left out."""
+    savings = trained("importance", ("with ties", 1), save=0.1).savings
+    assert savings.fraction == pytest.approx(0.1, abs=0.01)
+    samples = infobatch.Samples(np.zeros(SIZE, np.float32), target=0.2)
+    strata = POLICIES["importance"]().strata(samples)
+    assert np.array([1.0, *strata.keep])[strata.labels].mean() == pytest.approx(0.8)
+
+
+def test_a_bound_on_the_noise_comes_before_the_budget():
+    options = {"policy": "random", "save": 0.4}
+    free = trained(process=("noisy", 0), **options).savings
+    bound = trained(process=("noisy", 0), max_noise=0.3, **options).savings
+    assert free.fraction == pytest.approx(0.4, abs=0.01)
+    assert max(epoch.added_noise for epoch in free.epochs) > 0.3
+    assert max(epoch.added_noise for epoch in bound.epochs) <= 0.3 + 1e-9
+    assert bound.fraction < 0.3
+
+
+def test_protected_classes_come_before_the_budget():
+    options = {"policy": "mean", "save": 0.25, "protect_classes": 0.6}
+    pruner = trained(process=("decaying", 0), **options)
+    for epoch in pruner.savings.epochs:
+        assert epoch.kept_fraction >= 0.6
+    # Of classes of 57 samples the share is kept with a margin for the luck of the draw.
+    assert 0.1 < pruner.savings.fraction < 0.24
+
+
 def test_initial_scores_let_the_first_epoch_save_too():
     known = np.random.default_rng(0).exponential(size=SIZE)
     pruner = infobatch.Pruner(SIZE, 2, save=0.4, delta=1.0, initial_scores=known)
@@ -125,6 +163,19 @@ def test_initial_scores_let_the_first_epoch_save_too():
         (10, {"warmup": 8}, "of 10 epochs only 1 can leave samples out"),
         (10, {"save": 1.0}, "save got 1.0, expected a share of the run's cost in [0, 1)"),
         (10, {"save": "half"}, "save got 'half', expected a share of the run's cost in [0, 1)"),
+        (
+            10,
+            {"save": 0.65, "policy": POLICIES["importance"](floor=0.3), "delta": 1.0},
+            "save=0.65 is not possible in 10 epochs: at most 0.63 is, because the first epoch is "
+            "whole because nothing is known yet (initial_scores= would prune it too), and of 10 epochs "
+            "only 9 can leave samples out, at most 70% each by ImportancePrune(ratio=0.5, floor=0.3,",
+        ),
+        (
+            10,
+            {"protect_classes": 0.6, "delta": 1.0, "labels": LABELS},
+            "only 9 can leave samples out, at most 40% each with protect_classes=0.6. Save less, "
+            "train for more epochs, or raise delta.",
+        ),
         (10, {"policy": "noise"}, "which has no share to adapt"),
         (10, {"policy": "none"}, "which has no share to adapt"),
     ],

@@ -6,6 +6,7 @@ import importlib
 import math
 import pickle
 import random
+import re
 import warnings
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import infobatch
+from document_examples import ROOT
 from infobatch import policies
 from infobatch.memory.memory import Memory
 from infobatch.policies import POLICIES, resolve_policy
@@ -22,9 +24,13 @@ from rank_threads import on_ranks
 
 SIZE, BATCH = 83, 7
 LABELS = np.arange(SIZE) % 5
+PAGE = (ROOT / "docs/policies.md").read_text()
 
 every_policy = pytest.mark.parametrize("name", POLICIES)
-pytestmark = pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning"),
+    pytest.mark.filterwarnings(r"ignore:refresh\(\) was not called"),
+]
 
 
 def epochs_of(rule):
@@ -102,6 +108,26 @@ def test_class_name_and_file_agree(name):
     assert getattr(policies, rule.__name__) is rule
     assert rule.__name__ in policies.__all__
     assert rule.__doc__
+
+
+@every_policy
+def test_its_card_says_what_it_remembers_and_whether_it_is_biased(name):
+    """The docstring, and the table of the policies' page beside it."""
+    rule = POLICIES[name]
+    memory = Memory(np.zeros(SIZE, np.float32), tracks_of(rule()))
+    remembered = sum(column.nbytes for column in memory.columns.values()) // SIZE
+    card = " ".join(rule.__doc__.split())
+    assert re.search(rf"\* Remembers [^*]*?: {remembered} bytes per sample", card)
+    biased = getattr(rule(), "biased", False)
+    assert re.search(r"\* Biased" if biased else r"\* Unbiased", card)
+    assert re.search(r"sort|shuffling", card), "what it costs"
+    own = name in ("none", "noise", "importance")
+    assert own or re.search(r'et al., ".+" \(.*20\d\d\)', card), "the source"
+    assert own or re.search(r"\* Our reading", card)
+    row = re.search(rf'^\| `"{name}"`.*\| (.+) \| (\d+) \|$', PAGE, re.MULTILINE)
+    assert row is not None
+    assert int(row[2]) == remembered
+    assert (row[1] != "yes") == biased
 
 
 def test_no_two_names_for_a_class_and_one_alias():

@@ -10,7 +10,10 @@ import infobatch
 from infobatch.policies import POLICIES
 from infobatch.policies.limits import costs_of, labels_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning"),
+    pytest.mark.filterwarnings(r"ignore:refresh\(\) was not called"),
+]
 SIZE = 60
 
 

@@ -8,9 +8,13 @@ import infobatch
 from infobatch.plan import Strata
 from infobatch.policies import POLICIES, ImportancePrune, NoisePrune
 from infobatch.policies.gradient import added_noise, gradient_size, limit_noise, squares_by_stratum
+from infobatch.policies.importance import Histogram
 from remembered import kept_by, losses_by_epoch, samples_after
 
-pytestmark = pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning"),
+    pytest.mark.filterwarnings(r"ignore:refresh\(\) was not called"),
+]
 SIZE = 20_000
 
 
@@ -46,6 +50,42 @@ def test_probabilities_add_tau_and_are_proportional_to_the_gradient(gradient, ta
     assert p == pytest.approx(expected, abs=0.02)
     assert p.mean() == pytest.approx(expected.mean(), rel=0.01)
     assert p.min() >= floor - 1e-9
+
+
+@pytest.mark.parametrize("gradient", ["cross_entropy", "root", "score"])
+def test_the_size_of_the_gradient_is_exact_to_float32(gradient):
+    """From the smallest normal number to the largest, with what has no such reading."""
+    rng = np.random.default_rng(0)
+    scores = np.exp2(rng.uniform(-126, 127, 20_000)).astype(np.float32)
+    scores = np.concatenate([scores, rng.uniform(0, 20, 20_000).astype(np.float32)])
+    plain = scores.astype(np.float64)
+    exact = {"cross_entropy": -np.expm1(-plain), "root": np.sqrt(plain), "score": plain}[gradient]
+    sizes = gradient_size(scores, gradient)
+    assert sizes.dtype == np.float32
+    assert np.abs(sizes / exact - 1).max() < 4 * np.finfo(np.float32).eps
+    special = np.array([0.0, -0.0, -1e-30, -3.5, np.nan, 1e-45], np.float32)
+    before = special.copy()
+    found = gradient_size(special, gradient)
+    assert found[:4].tolist() == [0, 0, 0, 0]
+    assert np.isnan(found[4])
+    assert 0 <= found[5] <= np.sqrt(special[5])
+    assert special.tobytes() == before.tobytes(), "the scores stay as they are"
+
+
+@pytest.mark.parametrize("gradient", ["cross_entropy", "root", "score"])
+def test_bins_of_scores_are_as_good_as_a_gradient_for_each_sample(gradient):
+    scores = losses_by_epoch(1, SIZE)[0]
+    scores[::7], scores[1], scores[2] = np.nan, -1.0, -0.0
+    samples = infobatch.Samples(scores)
+    sizes = gradient_size(scores, gradient)
+    by_score, by_size = Histogram.of_scores(samples, gradient), Histogram.of(sizes, sizes, samples)
+    for name in ("counts", "masses", "squares"):
+        one, other = getattr(by_score, name).sum(), getattr(by_size, name).sum()
+        assert one == pytest.approx(other, rel=1e-3), name
+    assert by_score.total_mass == by_size.total_mass == SIZE
+    known = ~np.isnan(scores)
+    found = by_score.values[by_score.codes[known]]
+    assert found == pytest.approx(sizes[known], rel=0.005, abs=1e-30)
 
 
 def test_a_floor_that_is_reached_adds_less_than_tau():

@@ -9,7 +9,10 @@ from infobatch.plan import Strata, draw_plan
 from infobatch.policies import POLICIES
 from infobatch.policies.protection import protect_classes
 
-pytestmark = pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning"),
+    pytest.mark.filterwarnings(r"ignore:refresh\(\) was not called"),
+]
 SIZE = 600
 LABELS = np.random.default_rng(0).choice(4, SIZE, p=[0.6, 0.3, 0.07, 0.03])
 

@@ -48,6 +48,54 @@ def test_the_score_is_the_unreduced_loss():
     torch.testing.assert_close(scores, expected)
 
 
+def gradient_norms(logits, targets, **options):
+    """By autograd in float64: the root mean square over a sample's labels of its loss's gradient."""
+    exact = logits.detach().double().requires_grad_()
+    options["weight"] = None if options["weight"] is None else options["weight"].double()
+    if targets.is_floating_point():
+        targets, counts = targets.double(), targets[0, 0].numel()
+    else:
+        counts = (targets != -100).reshape(len(targets), -1).sum(1)  # 0 / 0 is NaN
+    functional.cross_entropy(exact, targets, reduction="sum", **options).backward()
+    return (exact.grad.flatten(1).square().sum(1) / counts).sqrt()
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("places", [(), (7,), (3, 2)])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_the_gradient_score_is_autograds(weight, smoothing, places, soft, dtype):
+    logits = (3 * torch.randn(9, 5, *places)).to(dtype).requires_grad_()
+    targets = torch.randn(9, 5, *places).softmax(1) if soft else torch.randint(5, (9, *places))
+    if not soft:
+        targets[2] = -100
+        targets[5].view(-1)[:1] = -100
+    options = {"weight": weight, "label_smoothing": smoothing}
+    result = scoring.cross_entropy(logits, targets, **options, score="gradient")
+    expected = gradient_norms(logits, targets, **options).float()
+    torch.testing.assert_close(result.scores, expected, equal_nan=True, atol=1e-6, rtol=1e-5)
+    plain = scoring.cross_entropy(logits, targets, **options)
+    assert torch.equal(result.losses, plain.losses), "what is trained on stays the same"
+    assert torch.equal(result.scores.isnan(), plain.scores.isnan())
+    assert not result.scores.requires_grad
+    assert_scored_alone(
+        lambda i: scoring.cross_entropy(logits[i], targets[i], **options, score="gradient"),
+        9,
+        result,
+    )
+
+
+def test_the_gradient_score_is_softmax_minus_target():
+    logits, targets = batch()
+    result = scoring.cross_entropy(logits, targets, score="gradient")
+    missed = logits.softmax(1) - functional.one_hot(targets, 5)
+    torch.testing.assert_close(result.scores, missed.norm(dim=1))
+    both_certain = torch.tensor([[100.0, -100.0], [-100.0, 100.0]])
+    scores = scoring.cross_entropy(both_certain, torch.tensor([0, 0]), score="gradient").scores
+    torch.testing.assert_close(scores, torch.tensor([0.0, 2**0.5]))
+
+
 def test_another_ignore_index_and_small_integers():
     logits, targets = batch()
     targets[3] = 255
@@ -231,6 +279,11 @@ LOGITS = torch.zeros(4, 3)
             lambda: scoring.cross_entropy(LOGITS, torch.zeros(4).long(), weight=torch.ones(4)),
             ValueError,
             r"got weight of shape \(4,\), expected \(3,\). Pass one weight per class",
+        ),
+        (
+            lambda: scoring.cross_entropy(LOGITS, torch.zeros(4).long(), score="norm"),
+            ValueError,
+            r"cross_entropy\(score=…\) got 'norm', expected 'loss' or 'gradient' \(the size of",
         ),
         (
             lambda: scoring.binary_cross_entropy(torch.zeros(4, 1), torch.zeros(4)),

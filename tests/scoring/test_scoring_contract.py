@@ -45,6 +45,18 @@ def cases():
             (targets, weight),
         ),
         "cross_entropy soft": (s.cross_entropy, (B, C), (multi_hot,)),
+        "cross_entropy gradient": (
+            lambda x, y, w: s.cross_entropy(
+                x, y, weight=w, label_smoothing=0.1, ignore_index=255, score="gradient"
+            ),
+            (B, C, 4, 4),
+            (masks, weight),
+        ),
+        "cross_entropy gradient soft": (
+            lambda x, y: s.cross_entropy(x, y, score="gradient"),
+            (B, C),
+            (multi_hot,),
+        ),
         "binary_cross_entropy": (
             lambda x, y, w: s.binary_cross_entropy(x, y, weight=w, pos_weight=w),
             (B, C),

@@ -90,6 +90,18 @@ def warn_of_first_epoch(epoch: int) -> None:
     )
 
 
+def warn_of_old_scores(policy: object, last: EpochPasses) -> None:
+    """Warn that a rule relies on scores that nobody refreshes."""
+    warnings.warn(
+        f"refresh() was not called after epoch {last.epoch}, which left out {last.full - last.planned:,} "
+        f"of {last.full:,} samples. {policy!r} expects them to be forwarded without gradients when an "
+        "epoch ends; otherwise their scores stay old, and samples that were left out may never "
+        "return. After each epoch, compute the losses of the samples in left_out under "
+        "torch.no_grad() and call refresh(losses, index); docs/policies.md has the loop.",
+        stacklevel=2,
+    )
+
+
 def _check(run: Run) -> None:
     walk = run.walk
     if walk is None:

@@ -57,7 +57,9 @@ class Ema:
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
         """A first score is its own average."""
         average = np.float32(self.smoothing) * old["ema"] + np.float32(1 - self.smoothing) * scores
-        return {"ema": np.where(np.isnan(old["ema"]), scores, average)}
+        if np.isnan(average.min(initial=np.inf)):  # only then is there a first score
+            average = np.where(np.isnan(old["ema"]), scores, average)
+        return {"ema": average}
 
 
 @dataclass(frozen=True)

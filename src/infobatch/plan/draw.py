@@ -63,11 +63,16 @@ def draw_plan(strata: Strata, *, seed: int, epoch: int, shard: Shard = ALL) -> P
 def _sizes(labels: LabelArray, strata: int) -> npt.NDArray[np.int64]:
     """How many samples have each label."""
     if strata > _FEW:
-        blocks = range(0, len(labels), _BLOCK)  # np.bincount widens the labels to eight bytes each
-        counts = (np.bincount(labels[at : at + _BLOCK], minlength=strata + 1) for at in blocks)
-        return sum(counts, np.zeros(strata + 1, np.int64))
+        return _counts(labels, strata)
     others = [np.count_nonzero(labels == label) for label in range(1, strata + 1)]
     return np.array([len(labels) - sum(others), *others])
+
+
+def _counts(labels: LabelArray, highest: int) -> npt.NDArray[np.int64]:
+    """How many samples have each label, by np.bincount, which widens labels to eight bytes each."""
+    blocks = range(0, len(labels), _BLOCK)
+    counts = (np.bincount(labels[at : at + _BLOCK], minlength=highest + 1) for at in blocks)
+    return sum(counts, np.zeros(highest + 1, np.int64))
 
 
 def keep_counts(sizes: npt.NDArray[np.int64], keep: Sequence[float]) -> npt.NDArray[np.int64]:
@@ -106,9 +111,7 @@ def _keep_exactly(
         block = labels[start : start + _BLOCK]
         random = bits.random_raw((len(block) + 7) // 8).view(np.uint8)[: len(block)]
         if len(prune_below) > _FEW:
-            pruned = random < limits[block]
-            dropped = pruned.view(np.uint8)
-            surplus -= np.bincount(block[pruned], minlength=len(surplus))
+            dropped = (random < limits.take(block, mode="clip")).view(np.uint8)
         else:
             dropped = np.zeros(len(block), np.uint8)
             for label, limit in enumerate(prune_below, 1):
@@ -122,7 +125,10 @@ def _keep_exactly(
 
     generator = np.random.Generator(np.random.SFC64(repair_stream))
     if len(prune_below) > _FEW:
-        surplus -= _corrected_together(labels, kept_labels, sizes, surplus, generator)
+        surplus = _counts(kept_labels, DROPPED)[: len(targets)] - targets
+        surplus -= _corrected_by_darts(labels, kept_labels, sizes, surplus, generator)
+        _correct_by_listing(labels, kept_labels, surplus, generator)
+        return kept_labels
     for label in range(1, len(targets)):
         excess = int(surplus[label])
         kept = int(targets[label]) + excess
@@ -136,7 +142,7 @@ def _keep_exactly(
     return kept_labels
 
 
-def _corrected_together(
+def _corrected_by_darts(
     labels: LabelArray,
     kept_labels: LabelArray,
     sizes: npt.NDArray[np.int64],
@@ -161,6 +167,32 @@ def _corrected_together(
     place, label = place[enough], label[enough]
     kept_labels[place] = np.where(surplus[label] > 0, np.uint8(DROPPED), label)
     return np.sign(surplus) * np.bincount(label, minlength=len(surplus))
+
+
+def _correct_by_listing(
+    labels: LabelArray,
+    kept_labels: LabelArray,
+    surplus: npt.NDArray[np.int64],
+    generator: np.random.Generator,
+) -> None:
+    """Correct what is left of the surplus of many strata, in one pass over the samples."""
+    needs = np.where(surplus > 0, 1, np.where(surplus < 0, 2, 0)).astype(np.uint8)
+    if not needs.any():
+        return
+    found = []
+    for start in range(0, len(labels), _BLOCK):
+        dropped = (kept_labels[start : start + _BLOCK] == DROPPED).view(np.uint8)
+        needed = needs.take(labels[start : start + _BLOCK], mode="clip")
+        # A stratum that kept too many needs kept samples, one that kept too few dropped ones.
+        found.append(start + np.flatnonzero(needed == dropped + np.uint8(1)))
+    places = np.concatenate(found)
+    places = places[np.argsort(labels[places], kind="stable")]
+    ends = np.cumsum(_counts(labels[places], len(surplus) - 1))
+    for label in np.flatnonzero(needs).tolist():
+        candidates = places[ends[label - 1] : ends[label]]
+        count = abs(int(surplus[label]))
+        chosen = candidates[generator.choice(len(candidates), count, replace=False, shuffle=False)]
+        kept_labels[chosen] = DROPPED if surplus[label] > 0 else label
 
 
 def _has(label: int, labels: LabelArray, places: Places) -> npt.NDArray[np.bool_]:

@@ -66,7 +66,7 @@ class Samples:
 class Policy(Protocol):
     """Sorts samples into strata.
 
-    These attributes are optional:
+    A policy may have these attributes:
 
     * ``tracks``: what to remember about each sample, see :mod:`infobatch.memory.tracks`;
     * ``smoothing``: rank by a moving average of the scores;
@@ -74,6 +74,8 @@ class Policy(Protocol):
     * ``budget``: what happens where the user sets a budget. ``"scale"``, the default, scales the
       shares that are left out to fit ``samples.target``; ``"own"`` states that ``strata`` itself does;
       ``"none"`` refuses a budget;
+    * ``most``: the largest share of an epoch that it can leave out, where that is below 0.9, so that a
+      budget that asks for more is refused;
     * ``gradient``: how a score tells the size of a gradient, see :mod:`infobatch.policies.gradient`;
     * ``default_delta``: the rule's own, instead of 0.875;
     * ``first_epoch``: before it every epoch is whole, because too little is known;

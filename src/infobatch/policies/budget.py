@@ -22,21 +22,26 @@ MOST = 0.9  # of a stratum is left out at most where weights make up for it: tho
 def target_share(save: float, history: Sequence[EpochPasses], epochs: int, left: int) -> float:
     """The share of the coming epoch's cost to leave out.
 
-    ``save`` is the share of the cost of all ``epochs`` epochs, ``left`` the number of epochs from
-    the coming one on that can leave something out.
+    ``save`` is the share of the cost of all ``epochs`` epochs, ``left`` the number of epochs that can
+    still leave something out, the coming one included.
     """
     saved = sum(passes.saved_cost for passes in history)
     return min(max((save * epochs - saved) / max(left, 1), 0.0), MOST)
 
 
-def check_save(save: object, prunable: int, epochs: int, *, cold: bool) -> float:
-    """Return the share to save, or refuse one that cannot be reached."""
+def check_save(
+    save: object, prunable: int, epochs: int, *, cold: bool, most: float = MOST, why: str = ""
+) -> float:
+    """Return the share to save, or refuse one that cannot be reached.
+
+    ``prunable`` epochs can leave out a share ``most`` each; ``why`` says what keeps it below MOST.
+    """
     if not isinstance(save, int | float | np.floating) or not 0 <= save < 1:
         raise ValueError(
             f"save got {save!r}, expected a share of the run's cost in [0, 1): 0.4 trains on 40% "
             "less."
         )
-    possible = MOST * prunable / epochs
+    possible = most * prunable / epochs
     if save > possible:
         first = (
             " the first epoch is whole because nothing is known yet (initial_scores= would prune "
@@ -45,7 +50,7 @@ def check_save(save: object, prunable: int, epochs: int, *, cold: bool) -> float
         raise ValueError(
             f"save={save} is not possible in {epochs} epochs: at most {possible:.2f} is, because"
             f"{first} of {epochs} epochs only {prunable} can leave samples out, at most "
-            f"{MOST:.0%} each. Save less, train for more epochs, or raise delta."
+            f"{most:.0%} each{why}. Save less, train for more epochs, or raise delta."
         )
     return float(save)
 

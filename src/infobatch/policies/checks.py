@@ -38,7 +38,7 @@ def check_number(
     above: float | None = None,
     most: float = float("inf"),
 ) -> None:
-    """Refuse anything but a number from ``least`` on, or ``above`` it, up to ``most``."""
+    """Refuse anything but a number of at least ``least`` (or above ``above``) and at most ``most``."""
     fits = isinstance(number, int | float | np.floating) and not isinstance(number, bool)
     if fits:
         value = float(number)  # type: ignore[arg-type]

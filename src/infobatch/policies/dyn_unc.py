@@ -1,4 +1,4 @@
-"""The samples about which the model is in two minds: Dyn-Unc."""
+"""The samples about which the model is undecided: Dyn-Unc."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from infobatch.policies.ranking import lowest
 class Uncertainty:
     """``uncertainty``: the mean, over all windows of ``length`` visits, of the spread of p(label).
 
-    NaN before the first window is full. The spread is the standard deviation with length − 1 below the
-    fraction line. p(label) is exp(−loss), or with a ``channel`` what is reported under that name. Takes
+    NaN before the first window is full. The spread is the standard deviation, divided by length − 1.
+    p(label) is exp(−loss), or with a ``channel`` what is reported under that name. Takes
     4 × ``length`` + 6 bytes per sample.
     """
 
@@ -38,7 +38,7 @@ class Uncertainty:
         }
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """One more probability, and where the window is full, one more spread."""
+        """Add a probability and, where the window is full, a spread."""
         is_loss = self.channel is None
         newest = np.exp(-np.maximum(scores, 0)) if is_loss else scores
         probabilities = moved_on(old["probabilities"], newest)

@@ -22,7 +22,8 @@ class EpsilonGreedyPrune:
     * Biased: kept samples weigh 1.
     * Remembers s beside the last loss: 8 bytes per sample. One selection per epoch, no sort.
     * Our reading: the authors' α, ε and period are not public. Here ``smoothing`` is 1 − α, a first
-      loss is its own average, and the samples are chosen again in every epoch.
+      loss is its own average, and the samples are chosen again in every epoch. A sample without a score
+      is kept beside the K.
     * A public re-implementation overwrites s with the raw loss; this one averages.
 
     >>> EpsilonGreedyPrune(0.3)

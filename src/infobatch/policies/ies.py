@@ -1,4 +1,4 @@
-"""Stop training on a sample when its loss moves no more: instance-dependent early stopping."""
+"""Stop training on a sample when its loss has stopped moving: instance-dependent early stopping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class IesPrune:
-    """Leave out the samples whose loss has stopped to change its course.
+    """Leave out the samples whose loss has settled into a straight line.
 
     Yuan et al., "Instance-dependent Early Stopping" (IES, ICLR 2025): a sample is mastered, and left
     out, while the mean size of the last three second differences of its loss,
@@ -27,9 +27,10 @@ class IesPrune:
     :meth:`infobatch.InfoBatch.refresh` (``refreshes``); without it they never do.
 
     * Biased: kept samples weigh 1. What it saves depends on the losses alone, so there is no budget.
-    * Remembers the last five losses: 24 bytes per sample with the last one. No selection, no sort.
-    * Our reading: five losses are enough for three differences; the published code waits for a sixth.
-      A loss that is not finite is passed over, and its neighbours count as consecutive.
+    * Remembers the last five losses: 24 bytes per sample with the score. One pass, no sort.
+    * Our reading: the sizes of the differences are averaged, not the differences, which cancel. Five losses
+      are enough for three of them; the published code waits for a sixth. A loss that is not finite is
+      passed over, and its neighbours count as consecutive.
     * The published script reports its best test epoch; compare at the last one.
 
     >>> IesPrune(2e-3)

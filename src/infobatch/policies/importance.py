@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -34,6 +34,12 @@ class ImportancePrune:
     moving average (``smoothing``), the ``floor``, and ``aging``: g grows by this share with each epoch
     since the last visit.
 
+    * Unbiased, whatever the scores are worth: a wrong g costs noise.
+    * Remembers the last loss and its moving average: 8 bytes per sample, 4 without ``smoothing``, 4 more
+      with ``aging``. One count of the scores by bins, no sort; 254 levels of p.
+    * Our own form of importance sampling; see :class:`~infobatch.policies.noise.NoisePrune`. At most a
+      share 1 − ``floor`` can be left out, so a budget can ask for no more.
+
     >>> ImportancePrune(0.4)
     ImportancePrune(ratio=0.4, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy')
     """
@@ -51,6 +57,11 @@ class ImportancePrune:
         check_proportional("ImportancePrune", self.floor, self.smoothing, self.aging, self.gradient)
 
     @property
+    def most(self) -> float:
+        """The share of an epoch that is left out where every sample is at the floor."""
+        return 1 - self.floor
+
+    @property
     def tracks(self) -> tuple[Track, ...]:
         """The last visit, where age counts."""
         return (LastVisit(),) if self.aging else ()
@@ -58,13 +69,16 @@ class ImportancePrune:
     def strata(self, samples: Samples) -> Strata:
         """Group the samples by their probabilities."""
         target = self.ratio if samples.target is None else samples.target
-        sizes = gradient_size(samples.scores, self.gradient)
-        histogram = Histogram.of(aged(sizes, samples, self.aging), sizes, samples)
+        histogram = histogram_of(samples, self.gradient, self.aging)
 
         def leaves_out_enough(keep: Array) -> bool:
             return float((1 - keep) @ histogram.masses) >= target * histogram.total_mass
 
-        return histogram.strata(largest_slope(histogram, self.floor, leaves_out_enough), self.floor)
+        # Samples without a gradient are at the floor for every c: too many of them raise it.
+        wanted = target * histogram.total_mass
+        idle = float(histogram.masses[histogram.values == 0].sum())
+        floor = max(self.floor, 1 - wanted / idle) if idle else self.floor
+        return histogram.strata(largest_slope(histogram, floor, leaves_out_enough), floor)
 
 
 def check_proportional(
@@ -87,12 +101,20 @@ def aged(sizes: FloatArray, samples: Samples, aging: float) -> FloatArray:
     return sizes * (1 + np.float32(aging) * longer)
 
 
+def histogram_of(samples: Samples, gradient: Gradient, aging: float) -> Histogram:
+    """The samples by what their probability is proportional to: the gradient, its age and its cost."""
+    if not aging and samples.cost is None:
+        return Histogram.of_scores(samples, gradient)
+    sizes = gradient_size(samples.scores, gradient)
+    return Histogram.of(aged(sizes, samples, aging), sizes, samples)
+
+
 def largest_slope(
     histogram: Histogram, floor: float, leaves_out_enough: Callable[[Array], bool]
 ) -> float:
     """The largest c whose probabilities min(1, max(floor, c · value)) leave out enough."""
     low, high = -60.0, 60.0
-    for _ in range(50):
+    for _ in range(36):  # to eight digits
         middle = (low + high) / 2
         enough = leaves_out_enough(histogram.keep(float(np.exp2(middle)), floor))
         low, high = (middle, high) if enough else (low, middle)
@@ -103,8 +125,8 @@ def largest_slope(
 class Histogram:
     """The samples in fine bins of the value that their probability is proportional to.
 
-    It takes the place of a sort: whatever is needed to find c are sums over bins, and they can be added
-    up over ranks. Samples without a score are in no bin.
+    It takes the place of a sort: everything that is needed to find c is a sum over bins, which can be
+    added up over ranks. Samples without a score are in no bin.
     """
 
     codes: npt.NDArray[np.uint16]  # the bin of each sample
@@ -122,29 +144,44 @@ class Histogram:
             values = (values / np.sqrt(cost)).astype(np.float32, copy=False)
         codes = np.empty(len(values), np.uint16)
         sums = np.zeros((3, _BINS))
-        for start in range(0, len(values), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            code = (np.abs(values[block]).view(np.uint32) >> 16).astype(np.intp)  # −0 is 0
-            codes[block] = code
+        for block, code in _in_blocks(values, codes):
             sums[0] += np.bincount(code, minlength=_BINS)
             if values is not sizes:
                 square = np.square(sizes[block], dtype=np.float64)
                 sums[2] += np.bincount(code, weights=square, minlength=_BINS)
             if cost is not None:
                 sums[1] += np.bincount(code, weights=cost[block], minlength=_BINS)
-        middles = (np.arange(_BINS, dtype=np.uint32) << 16) | 0x8000
-        middles[0] = 0
-        middles[_NO_SCORE] = 0
-        numbers = middles.view(np.float32).astype(np.float64)
+        numbers = _middles().astype(np.float64)
         if cost is None:
             sums[1] = sums[0]
         if values is sizes:
             sums[2] = sums[0] * np.square(numbers)
+        return cls._added_up(codes, numbers, sums, samples)
+
+    @classmethod
+    def of_scores(cls, samples: Samples, gradient: Gradient) -> Histogram:
+        """Sort samples into bins by their scores, where these alone tell the gradients.
+
+        The size of the gradient is then computed for each bin instead of each sample.
+        """
+        codes = np.empty(len(samples), np.uint16)
+        counts = np.zeros(_BINS)
+        for _, code in _in_blocks(samples.scores, codes):
+            counts += np.bincount(code, minlength=_BINS)
+        sizes = gradient_size(_middles(), gradient).astype(np.float64)
+        sums = np.stack([counts, counts, counts * np.square(sizes)])
+        return cls._added_up(codes, sizes, sums, samples)
+
+    @classmethod
+    def _added_up(
+        cls, codes: npt.NDArray[np.uint16], values: Array, sums: Array, samples: Samples
+    ) -> Histogram:
+        """The counts, masses and squares of all ranks, without the samples that have no score."""
         sums = samples.sum(sums.ravel()).reshape(sums.shape)
         total_mass = float(sums[1].sum())
         sums[:, _NO_SCORE] = 0
         counts, masses, squares = sums
-        return cls(codes, numbers, counts, masses, squares, total_mass)
+        return cls(codes, values, counts, masses, squares, total_mass)
 
     def keep(self, slope: float, floor: float) -> Array:
         """Each bin's probability of being kept; 1 for those without a score."""
@@ -158,3 +195,27 @@ class Histogram:
 
 
 _NO_SCORE = np.arange(_BINS) >= 0x7F80  # NaN and infinity
+
+
+def _in_blocks(
+    values: FloatArray, codes: npt.NDArray[np.uint16]
+) -> Iterator[tuple[slice, npt.NDArray[np.intp]]]:
+    """Write the bin of each value to ``codes`` and yield the bins, a block at a time.
+
+    What is below 0 is in the bin of 0, as it has no gradient either.
+    """
+    for start in range(0, len(values), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        bits = np.maximum(values[block], np.float32(0)).view(np.uint32)
+        bits >>= np.uint32(16)
+        bits &= np.uint32(_BINS - 1)  # without the sign that a zero may have
+        codes[block] = bits
+        yield block, bits.astype(np.intp)
+
+
+def _middles() -> FloatArray:
+    """The number in the middle of each bin; 0 for the first and for those without a score."""
+    middles = (np.arange(_BINS, dtype=np.uint32) << 16) | np.uint32(0x8000)
+    middles[0] = 0
+    middles[_NO_SCORE] = 0
+    return middles.view(np.float32)

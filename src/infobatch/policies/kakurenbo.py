@@ -14,7 +14,7 @@ from infobatch.policies.base import Samples
 from infobatch.policies.checks import check_number, check_ratio
 from infobatch.policies.ranking import Cut, lowest
 
-# From which share of the training on which part of the ratio is hidden.
+# (share of the training, part of the ratio that is hidden from there on)
 _DECLINE = ((0.0, 1.0), (0.3, 0.8), (0.6, 0.6), (0.8, 0.4))
 
 
@@ -24,15 +24,15 @@ class KakurenboPrune:
 
     Nguyen et al., "KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training" (NeurIPS
     2023): of the F N lowest losses those are hidden that are classified correctly with a probability of
-    at least ``confidence``; F is ``ratio`` × 1, 0.8, 0.6, 0.4 from 0, 30, 60 and 80% of the training on.
-    Hidden samples are forwarded at the epoch's end, so that their losses stay up to date:
+    at least ``confidence``; F is ``ratio`` × 1, 0.8, 0.6, 0.4, starting at 0, 30, 60 and 80% of the
+    training. Hidden samples are forwarded at the epoch's end, so that their losses stay up to date:
     call :meth:`infobatch.InfoBatch.refresh` (``refreshes``).
 
-    * Biased. The paper multiplies the learning rate by 1/(1 − F); here kept samples weigh that, which is
-      the same for SGD and not for Adam, whose steps do not depend on the scale of the loss. The F is
-      the planned one, as in the authors' code, also where fewer are hidden.
+    * Biased: all kept samples weigh the same, 1/(1 − F). The paper multiplies the learning rate by it,
+      which is the same for SGD but not for Adam, whose steps do not depend on the scale of the loss. F is
+      the planned share, as in the authors' code, even if fewer are hidden.
     * Remembers the last loss: 4 bytes per sample, 12 with ``extras``. One selection per epoch, no sort.
-    * Where the loss is a cross-entropy, exp(−loss) is the probability of the label, and from 0.5 on the
+    * Where the loss is a cross-entropy, exp(−loss) is the probability of the label, and above 0.5 the
       sample is classified correctly. For other losses ``extras=True`` takes both from
       ``update(losses, extras={"confidence": …, "correct": …})``.
     * Our reading: with a budget (``save=``) the share is the budget's; it is taken from the confident
@@ -54,7 +54,7 @@ class KakurenboPrune:
 
     def __post_init__(self) -> None:
         check_ratio("KakurenboPrune(ratio=…)", self.ratio)
-        why = "the probability from which on a correct answer is confident"
+        why = "the least probability with which a correct answer is confident"
         least = 0.0 if self.extras else 0.5  # below, a cross-entropy does not tell what is correct
         check_number("KakurenboPrune(confidence=…)", self.confidence, why, least=least, most=1)
 

@@ -12,7 +12,7 @@ from infobatch.plan.strata import MAX_STRATA
 
 Array = npt.NDArray[np.float64]
 
-_LEAST = 32  # samples of a stratum: of fewer, a whole number can be far from the wanted share
+_LEAST = 32  # samples in a stratum: with fewer, a whole number can be far from the wanted share
 _BLOCK = 1 << 17  # samples at a time: indices take eight bytes each
 
 

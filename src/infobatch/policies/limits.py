@@ -1,4 +1,4 @@
-"""What a user may ask of any rule: a budget, costs, a bound on the noise, protected classes, a warm-up."""
+"""What can be asked of any rule: a budget, costs, a bound on the noise, protected classes, a warm-up."""
 
 from __future__ import annotations
 

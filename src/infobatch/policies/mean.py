@@ -16,15 +16,20 @@ from infobatch.policies.checks import check_ratio, check_smoothing
 class MeanPrune:
     """Prune a share ``ratio`` of the samples whose score is below the mean of all scores.
 
-    Eq. 3 of the paper: P(z) = r if H(z) < mean(H), else 0. Needs one pass over the scores and no
-    sort. What it saves depends on the losses: the more skewed they are, the more samples lie below
-    the mean. Equal scores are never below it, so nothing is pruned before something was learned.
+    Qin et al., "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning" (ICLR 2024),
+    Eq. 3: P(z) = r if H(z) < mean(H), else 0; kept samples below the mean weigh 1/(1 − r). What it saves
+    depends on the losses: the more skewed they are, the more samples are below the mean.
 
-    The controls of the paper: ``side="above"`` prunes the samples above the mean instead (Table 5);
-    ``rescale=False`` leaves the weights at 1, which is biased (Table 4); ``InfoBatch(delta=1.0)`` does
-    without annealing (Table 4, too).
+    The paper's controls: ``side="above"`` prunes the samples above the mean instead (Table 5);
+    ``rescale=False`` leaves the weights at 1 (Table 4); ``InfoBatch(delta=1.0)`` turns annealing off
+    (also Table 4).
 
-    Remembers the last loss, 4 bytes per sample; 8 with ``smoothing``.
+    * Unbiased; biased with ``rescale=False``.
+    * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. One pass over the scores, no
+      sort.
+    * Our reading: samples without a score do not count in the mean, and are kept. Equal scores are never
+      below their mean, so nothing is pruned before something was learned. Exactly the share r is
+      pruned, where the paper prunes each sample with probability r.
 
     >>> MeanPrune(ratio=0.5)
     MeanPrune(ratio=0.5, smoothing=0.0, side='below', rescale=True)
@@ -74,4 +79,4 @@ def mean_score(samples: Samples) -> float:
     return float(total / count) if count else -np.inf
 
 
-SoftPrune = MeanPrune  # the name that the paper's term suggests
+SoftPrune = MeanPrune  # after the paper's term, soft pruning

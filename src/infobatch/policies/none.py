@@ -15,6 +15,10 @@ from infobatch.policies.base import Samples
 class NoPrune:
     """Keep every sample in every epoch, with weight 1: the full-data baseline.
 
+    * Unbiased: it leaves nothing out.
+    * Remembers the last loss, which it does not use: 4 bytes per sample. No work per epoch but the
+      shuffling.
+
     >>> NoPrune()
     NoPrune()
     """

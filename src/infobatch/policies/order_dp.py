@@ -23,8 +23,10 @@ class OrderDpPrune:
 
     * Biased: kept samples weigh 1. What the paper proves to be unbiased is the gradient of another
       loss, in which samples count by their rank.
-    * Remembers the last loss: 4 bytes per sample. One random number per sample and two selections.
-    * Our reading: with a budget (``save=``) ``kept`` stays, and as many are drawn as fit.
+    * Remembers the last loss: 4 bytes per sample. One random number per sample and two
+      selections, no sort.
+    * Our reading: samples are drawn again in every epoch. With a budget (``save=``) ``kept`` stays, and as
+      many samples are drawn as fit.
 
     >>> OrderDpPrune(drawn=0.5, kept=0.6)   # the paper's
     OrderDpPrune(drawn=0.5, kept=0.6)

@@ -15,7 +15,7 @@ from infobatch.memory.memory import Memory
 from infobatch.memory.tracks import Track, channel_of
 from infobatch.plan import FloatArray, Plan, Strata, draw_plan, whole_plan
 from infobatch.policies.base import Policy, Samples, alone, tracks_of
-from infobatch.policies.budget import check_save, scale_to, target_share
+from infobatch.policies.budget import MOST, check_save, scale_to, target_share
 from infobatch.policies.gradient import Gradient, added_noise, limit_noise, squares_by_stratum
 from infobatch.policies.limits import NO_LIMITS, Limits
 from infobatch.policies.protection import protect_classes
@@ -36,8 +36,21 @@ class Planner:
 
     def __post_init__(self) -> None:
         if self.limits.save is not None:
-            cold = self.initial_scores is None
-            check_save(self.limits.save, self.prunable(0), self.num_epochs, cold=cold)
+            cold, (most, why) = self.initial_scores is None, self._most_left_out()
+            prunable = self.prunable(0)
+            check_save(self.limits.save, prunable, self.num_epochs, cold=cold, most=most, why=why)
+
+    def _most_left_out(self) -> tuple[float, str]:
+        """The largest share of an epoch's cost that a budget can ask for, and the reason."""
+        most, why = MOST, ""
+        own = getattr(self.policy, "most", MOST)
+        if own < most:
+            most, why = own, f" by {self.policy!r}"
+        protected, cost = self.limits.protect_classes, self.limits.cost
+        # With costs it may be the expensive samples of a class that are left out.
+        if protected is not None and cost is None and 1 - protected < most:
+            most, why = 1 - protected, f" with protect_classes={protected}"
+        return most, why
 
     def new_memory(self, ranks: Ranks) -> Memory:
         """What is known before the first epoch."""
@@ -64,7 +77,7 @@ class Planner:
         return first <= epoch < round(self.delta * self.num_epochs, 9)
 
     def prunable(self, start: int) -> int:
-        """How many epochs from ``start`` on leave samples out; without scores the first cannot."""
+        """How many epochs, starting with ``start``, leave samples out; without scores the first cannot."""
         cold = self.initial_scores is None
         return sum(self.prunes(epoch) for epoch in range(max(start, int(cold)), self.num_epochs))
 

@@ -18,8 +18,8 @@ def protect_classes(strata: Strata, samples: Samples, least: float) -> Strata:
     """Keep at least a share ``least`` of each class.
 
     Some samples of a class that would fall below it, chosen at random, are kept for sure, with weight
-    1. Because the choice does not depend on anything about the sample, the others need no other
-    weights and the expected gradient stays the same.
+    1. Because the choice does not depend on anything about the sample, the weights of the others stay
+    what they are, and so does the expected gradient.
     """
     assert samples.labels is not None
     classes, number = numbered(samples.labels)

@@ -16,11 +16,14 @@ from infobatch.policies.checks import check_ratio
 class RandomPrune:
     """Prune a share ``ratio`` of all samples that were seen, chosen at random.
 
-    With ``rescale=True`` this is the control of the paper's Table 5, which is nearly as good as
-    InfoBatch there (80.5 against 80.6 at the same savings): a claim that scores help has to
-    beat it. ``rescale=False`` is the plain "Random*" of Tables 1 and 4, without weights.
+    P(z) = r for every sample, whatever its score. With ``rescale=True`` this is the control in Table 5 of
+    Qin et al., "InfoBatch" (ICLR 2024), where it is nearly as good as InfoBatch (80.5 against 80.6
+    at the same savings): a claim that scores help has to beat it. ``rescale=False`` is "Random*" of
+    Tables 1 and 4, without weights.
 
-    Remembers the last loss, 4 bytes per sample, which it does not use.
+    * Unbiased; biased with ``rescale=False``.
+    * Remembers the last loss, which it does not use: 4 bytes per sample. One pass, no sort.
+    * Our reading: samples without a score are kept, as by every rule, so the first epoch is whole.
 
     >>> RandomPrune(0.3)
     RandomPrune(ratio=0.3, rescale=True)

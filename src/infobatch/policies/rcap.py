@@ -1,4 +1,4 @@
-"""A budget for each class, larger where the loss is: RCAP."""
+"""A budget for each class, larger where the loss is larger: RCAP."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class RcapPrune:
     * Biased: kept samples weigh 1.
     * Remembers the last loss: 4 bytes per sample. One count of losses by class and bin, no sort.
     * Our reading: a sample is kept with the probability p = min(1, c · exp(…)) that fills its class's
-      budget, instead of being drawn one after the other; losses are told apart to ln K / 128; the class
-      loss is the mean of the clipped losses, all of them, not only those of the last epoch's samples.
+      budget, instead of being drawn one after the other; losses are rounded to steps of ln K / 128; the
+      class loss is the mean of the clipped losses of all of its samples, not only of those in the last
+      epoch.
     * What a class cannot take is divided again among the others. The published code divides the uncut
       budget then, and so keeps more than was asked for.
 

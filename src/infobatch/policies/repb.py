@@ -16,7 +16,7 @@ from infobatch.policies.levels import look_up
 from infobatch.policies.mean import mean_score
 
 _MOST_WEIGHTS = 126  # twice as many strata, and one more that a budget may add
-_COUNTS = 1 << 16  # that a uint16 can have
+_COUNTS = 1 << 16  # values of a uint16
 _BLOCK = 1 << 17
 
 
@@ -31,10 +31,12 @@ class RepbPrune:
 
     * Biased in each epoch, and no more than asymptotically unbiased over a run, because the mean of 1/N
       is not 1 over the mean of N (its reviewers' objection). The mean rule's weights are exact.
-    * Remembers the number of visits: 6 bytes per sample with the last loss.
-    * Our reading: the paper compares losses within a window of some batches, so that all are of nearly
-      the same model; here the window is the epoch, as for every other rule. Where there are more than
-      126 different counts, neighbouring ones share their mean weight.
+    * Remembers the number of visits: 6 bytes per sample with the last loss. One count of the visits
+      per epoch, no sort.
+    * Our reading, from the abstract and notes on the paper: it compares losses within a window of some
+      batches, so that all are of nearly the same model; here the window is the epoch, as for every other
+      rule. Annealing is InfoBatch's. Where there are more than 126 different counts, neighbouring ones
+      share their mean weight.
 
     >>> RepbPrune(0.7)
     RepbPrune(ratio=0.7)
@@ -60,7 +62,7 @@ class RepbPrune:
 
 
 def _counts(visits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
-    """How many samples have been visited so often."""
+    """How many samples have each number of visits."""
     counts = np.zeros(_COUNTS)
     for start in range(0, len(visits), _BLOCK):
         counts += np.bincount(visits[start : start + _BLOCK], minlength=_COUNTS)
@@ -70,7 +72,7 @@ def _counts(visits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
 def _weights(
     counts: npt.NDArray[np.float64], epochs: int
 ) -> tuple[npt.NDArray[np.uint8], tuple[float, ...]]:
-    """The label of each number of visits, from 1 on, and the weight of each label."""
+    """The label of each number of visits, counted from 1, and the weight of each label."""
     present = np.flatnonzero(counts)
     group = np.arange(len(present)) * min(_MOST_WEIGHTS, len(present)) // len(present)
     sums = np.bincount(group, weights=counts[present] * epochs / (present + 1))

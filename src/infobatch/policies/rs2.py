@@ -23,12 +23,13 @@ class Rs2Prune:
     shuffle again when it is used up. A random slice of what is left of an order is a random choice
     among the samples that were visited least often, so the visits are all that has to be remembered.
 
-    * Without weights, as published: biased in scale alone, because all samples are left out equally
+    * Biased, but in scale alone: kept samples weigh 1, as published, and all samples are left out equally
       often. With a schedule that is compressed to the shorter epochs it *is* training for fewer epochs.
-    * Remembers the number of visits: 6 bytes per sample with the last loss, which it does not use.
-    * What is left of an order when it is shorter than a slice comes first in the next epoch and is
-      filled up from the other samples, none of them twice. Two public copies drop it, so that above a
-      half of the data they are plain random pruning.
+    * Remembers the number of visits: 6 bytes per sample with the last loss, which it does not use. One
+      selection per epoch, no sort.
+    * What is left of an order when it is shorter than a slice comes first in the next epoch, which is
+      filled up with other samples, none of them twice. Two public copies drop it, so that with more
+      than half of the data per epoch they are plain random pruning.
     * Our reading: the first epoch is whole, as for every rule. A visit without a finite loss does
       not count.
 

@@ -23,15 +23,16 @@ class SetaPrune:
 
     Zhou et al., "Scale Efficient Training for Large Datasets" (CVPR 2025): drop a share ``ratio`` at
     random, sort the others into k ``groups`` by k-means of their losses, and keep
-    w = round(``window`` k) neighbouring groups, in epoch t those from number t mod (k − w + 1) on.
-    From the share ``anneal`` of the epochs on only the random share is left out. The paper's settings:
+    w = round(``window`` k) neighbouring groups, in epoch t those that start at number t mod (k − w + 1).
+    After the share ``anneal`` of the epochs only the random share is left out. The paper's settings:
     0.1, 5 and 0.9 on CIFAR; 0, 5 and 0.6 on ImageNet.
 
     * Biased: kept samples weigh 1.
-    * Remembers the last loss: 4 bytes per sample. Groups come from at most a million losses, sorted.
+    * Remembers the last loss: 4 bytes per sample. k-means of at most a million losses, which are sorted.
     * Our reading: k-means begins at the quantiles, so that it is the same in every run; groups that
-      many equal losses leave empty do not count. The random share is dropped after the grouping, not
-      before. With a budget (``save=``) both shares are scaled.
+      many equal losses leave empty do not count. A half is rounded to the even number, so that 0.9 of 5
+      groups are 4. The random share is dropped after the grouping, not before. With a budget
+      (``save=``) both shares are scaled.
 
     >>> SetaPrune(0.0, window=0.6)   # the paper's for ImageNet
     SetaPrune(ratio=0.0, groups=5, window=0.6, anneal=0.875)

@@ -20,7 +20,7 @@ class UcbPrune:
 
     Raju et al., "Accelerating Deep Learning with Dynamic Data Pruning" (2021): for each loss x,
     v ← (1 − α) v + α (x − μ)², then μ ← (1 − α) μ + α x; the K samples with the highest μ + c v are
-    kept. So a sample whose loss varies is visited more often than its average alone would have it.
+    kept. So a sample whose loss varies is visited more often than its average alone would imply.
 
     * Biased: kept samples weigh 1.
     * Remembers μ and v beside the last loss: 12 bytes per sample. One selection per epoch, no sort.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch.nn import functional
 
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_indices, check_shape, check_tensor
+from infobatch.scoring.logit_gradients import root_means, squared_norms
 from infobatch.scoring.per_label import add_up_cross_entropy, check_class_weight
 from infobatch.scoring.reduction import at_least_float32, by_sample, own_means, plain, shares
+
+Score = Literal["loss", "gradient"]
 
 
 def cross_entropy(
@@ -18,12 +23,19 @@ def cross_entropy(
     weight: torch.Tensor | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
+    score: Score = "loss",
 ) -> PerSample:
     """Cross-entropy; ``losses.mean()`` is ``torch.nn.functional.cross_entropy`` of the same arguments.
 
     Torch's mean with class weights divides by the sum of the targets' weights, not by the batch
     size, and so do the losses here. The score is the sample's own loss as ``reduction="none"`` has
     it, its class weight included: the mean over its labels where it has several.
+
+    With ``score="gradient"`` the score is the size of that loss's gradient with respect to the logits,
+    which without weights and smoothing is ‖softmax − target‖: the root mean square over the labels
+    where a sample has several, so that it does not depend on how many there are. It is what
+    ``NoisePrune(gradient="score")`` and ``ImportancePrune(gradient="score")`` can use, and costs a
+    second softmax.
 
     A sample whose label is ``ignore_index`` has loss 0 and score NaN, which means that it keeps its
     old score. A batch of nothing else has loss 0, where torch gives NaN.
@@ -33,42 +45,71 @@ def cross_entropy(
         targets: class indices (B, …), or probabilities in the shape of the logits.
         weight: (C,), one per class.
         label_smoothing, ignore_index: as in torch; soft targets have no label to ignore.
+        score: what the samples are ranked by, ``"loss"`` or ``"gradient"``.
 
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> cross_entropy(logits, torch.tensor([0, 0])).scores
     tensor([0.1269, 2.1269])
+    >>> cross_entropy(logits, torch.tensor([0, 0]), score="gradient").scores
+    tensor([0.1686, 1.2456])
     """
     call = "cross_entropy()"
-    check_tensor(call, "logits", logits, "(B, C)", least_dims=2)
-    places = (logits.shape[0], *logits.shape[2:])
-    if isinstance(targets, torch.Tensor) and targets.shape == logits.shape:
-        if not targets.is_floating_point():
-            raise TypeError(
-                f"{call} got targets of {targets.dtype} in the shape of the logits, expected "
-                "probabilities. For one-hot labels pass targets.float(), or targets.argmax(1)."
-            )
-        logits = at_least_float32(logits)
-        losses = functional.cross_entropy(
-            logits,
-            targets.to(logits.dtype),
-            weight=check_class_weight(call, weight, logits),
-            label_smoothing=label_smoothing,
-            reduction="none",
+    if score not in get_args(Score):
+        raise ValueError(
+            f"cross_entropy(score=…) got {score!r}, expected 'loss' or 'gradient' (the size of the "
+            "loss's gradient with respect to the logits)."
         )
-        return plain(by_sample(losses).mean(1))
-    remedy = f"Pass class indices of that shape, or probabilities of shape {tuple(logits.shape)}."
-    check_shape(call, "targets", targets, places, remedy)
-    counted = add_up_cross_entropy(
-        call,
+    check_tensor(call, "logits", logits, "(B, C)", least_dims=2)
+    soft = isinstance(targets, torch.Tensor) and targets.shape == logits.shape
+    if soft:
+        result = _soft_cross_entropy(call, logits, targets, weight, label_smoothing)
+    else:
+        places = (logits.shape[0], *logits.shape[2:])
+        remedy = (
+            f"Pass class indices of that shape, or probabilities of shape {tuple(logits.shape)}."
+        )
+        check_shape(call, "targets", targets, places, remedy)
+        counted = add_up_cross_entropy(
+            call,
+            logits,
+            targets,
+            weight=weight,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+        )
+        losses = shares(counted.sums, counted.divisors.sum())
+        result = PerSample(losses, own_means(counted.sums, counted.counts))
+    if score == "loss":
+        return result
+    squares = squared_norms(logits, targets, weight=weight, label_smoothing=label_smoothing)
+    counts = (
+        torch.ones_like(squares, dtype=torch.bool) if soft else by_sample(targets) != ignore_index
+    )
+    return PerSample(result.losses, root_means(squares, counts))
+
+
+def _soft_cross_entropy(
+    call: str,
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    weight: torch.Tensor | None,
+    label_smoothing: float,
+) -> PerSample:
+    """With probabilities as targets, all of which count."""
+    if not targets.is_floating_point():
+        raise TypeError(
+            f"{call} got targets of {targets.dtype} in the shape of the logits, expected "
+            "probabilities. For one-hot labels pass targets.float(), or targets.argmax(1)."
+        )
+    logits = at_least_float32(logits)
+    losses = functional.cross_entropy(
         logits,
-        targets,
-        weight=weight,
+        targets.to(logits.dtype),
+        weight=check_class_weight(call, weight, logits),
         label_smoothing=label_smoothing,
-        ignore_index=ignore_index,
+        reduction="none",
     )
-    return PerSample(
-        shares(counted.sums, counted.divisors.sum()), own_means(counted.sums, counted.counts)
-    )
+    return plain(by_sample(losses).mean(1))
 
 
 def binary_cross_entropy(

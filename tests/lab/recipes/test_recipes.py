@@ -103,6 +103,25 @@ def test_evaluates_on_the_models_device(name, tmp_path):
     assert re.search(r"item\(\) cannot be called on meta|copy out of meta", str(caught.value))
 
 
+def test_image_recipes_score_by_the_gradient_where_asked(tmp_path):
+    by_loss = begin("fashion", tmp_path / "loss", arm="noise")
+    by_gradient = begin(
+        "fashion", tmp_path / "gradient", arm="noise:gradient=score", score="gradient"
+    )
+    assert 0 < by_gradient.train(lambda standing: None).saved_fraction < 1
+    model, results = by_gradient.model.eval(), []
+    for run in (by_loss, by_gradient):
+        train_set, _ = run.task.data()
+        torch.manual_seed(0)  # of the augmentation
+        results.append(run.task.losses(model, train_set[torch.arange(64)]))
+    losses, gradients = results
+    assert torch.equal(losses.losses, gradients.losses)
+    assert torch.equal(losses.scores, losses.losses)
+    assert gradients.scores.max() <= 2**0.5
+    missed = -torch.expm1(-losses.scores)  # 1 − p(label), one component of the gradient
+    assert (gradients.scores >= missed - 1e-6).all()
+
+
 class StopError(Exception):
     pass
 
@@ -184,10 +203,17 @@ def test_missing_data_say_how_to_get_them(name, folder, monkeypatch):
             "optimizer='adam' is not one of sgd, adamw, lars, lamb.",
         ),
         ("fashion", {"mix": "cut"}, "mix='cut' is not one of none, mixup, cutmix."),
+        ("fashion", {"score": "norm"}, "score='norm' is not one of loss, gradient."),
+        (
+            "fashion",
+            {"mix": "mixup", "score": "gradient"},
+            "score='gradient' is not possible with mix='mixup': mixed images have a score of their "
+            "own. Use mix=none, or leave score out.",
+        ),
         (
             "fashion",
             {"colour": "red"},
-            "Recipe 'fashion' has no option 'colour'. Expected one of optimizer, mix.",
+            "Recipe 'fashion' has no option 'colour'. Expected one of optimizer, mix, score.",
         ),
         (
             "diffusion",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 from torch import nn
@@ -16,11 +16,12 @@ from infobatch.lab.options import one_of
 from infobatch.lab.recipes.evaluation import accuracy, cross_entropy
 from infobatch.lab.recipes.mixing import MIXES, mix_images
 from infobatch.lab.recipes.optimizers import OPTIMIZERS, build_optimizer
+from infobatch.scoring.classification import Score
 
 
 @dataclass
 class ImageClassification:
-    """Cross-entropy on augmented images; options ``optimizer`` and ``mix``.
+    """Cross-entropy on augmented images; options ``optimizer``, ``mix`` and ``score``.
 
     A sample is ``(image, label)``. A recipe adds ``data()`` and ``model()``, and says in ``prepare``
     and ``augment`` what becomes of the images.
@@ -30,6 +31,7 @@ class ImageClassification:
     smoke: bool = False
     optimizer_name: str = field(default="sgd", metadata={"option": "optimizer"})
     mix: str = "none"
+    score: str = "loss"
 
     batch_size = 128
     metric = "accuracy"
@@ -39,6 +41,12 @@ class ImageClassification:
     def __post_init__(self) -> None:
         one_of("optimizer", self.optimizer_name, tuple(OPTIMIZERS))
         one_of("mix", self.mix, MIXES)
+        one_of("score", self.score, get_args(Score))
+        if self.mix != "none" and self.score != "loss":
+            raise ValueError(
+                f"score={self.score!r} is not possible with mix={self.mix!r}: mixed images have a score "
+                "of their own. Use mix=none, or leave score out."
+            )
 
     @property
     def learning_rate(self) -> float:
@@ -62,7 +70,7 @@ class ImageClassification:
         images, labels = batch
         images = self.prepare(self.augment(images))
         if self.mix == "none":
-            return scoring.cross_entropy(model(images), labels)
+            return scoring.cross_entropy(model(images), labels, score=cast("Score", self.score))
         mixed = mix_images(self.mix, images)
         return scoring.mixed_cross_entropy(model(mixed.images), labels, mixed.partners, mixed.lam)
 
