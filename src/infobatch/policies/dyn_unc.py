@@ -15,6 +15,8 @@ from infobatch.policies.base import Samples
 from infobatch.policies.checks import check_ratio
 from infobatch.policies.ranking import lowest
 
+_BLOCK = 1 << 12  # samples whose windows fit the processor's cache
+
 
 @dataclass(frozen=True)
 class Uncertainty:
@@ -41,13 +43,17 @@ class Uncertainty:
         """Add a probability and, where the window is full, a spread."""
         is_loss = self.channel is None
         newest = np.exp(-np.maximum(scores, 0)) if is_loss else scores
-        probabilities = moved_on(old["probabilities"], newest)
+        probabilities = np.empty((len(scores), self.length), np.float32)
+        spread = np.empty(len(scores), np.float32)  # NaN where the window is not full
+        for start in range(0, len(scores), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            probabilities[block] = moved_on(old["probabilities"][block], newest[block])
+            spread[block] = _spread(probabilities[block])
         full = ~np.isnan(probabilities[:, 0])
         windows, mean = old["windows"], old["uncertainty"]
         if full.any():
             count = np.minimum(windows, np.iinfo(np.uint16).max - 1) + full.view(np.uint8)
             before = np.where(windows > 0, mean, np.float32(0))
-            spread = _spread(probabilities)  # NaN where the window is not full
             mean = before + (spread - before) / np.maximum(count, 1).astype(np.float32)
             windows = count
         return {"probabilities": probabilities, "windows": windows, "uncertainty": mean}
