@@ -71,6 +71,62 @@ def test_names_that_forks_use():
     assert (trainset.weights[left_out] == 0).all()
 
 
+@pytest.mark.parametrize("policy", ["mean", "quantile", "random", "noise", "importance", "none"])
+def test_names_that_forks_use_under_other_rules(policy):
+    trainset = trained(policy=policy, delta=1.0)
+    assert trainset.num_epochs == 4
+    assert trainset.delta == 1.0
+    assert trainset.get_saved_ratio() == trainset.savings.fraction >= 0
+    assert torch.equal(trainset.weights != 0, torch.isin(torch.arange(40), trainset.plan.order))
+    with pytest.raises(AttributeError, match=r"InfoBatch.scores cannot be set: .*initial_scores"):
+        trainset.scores = torch.zeros(40)
+    for (x,) in DataLoader(trainset, 8, sampler=trainset.sampler):
+        trainset.update(x, x + 100)
+    assert trainset.scores.max() == 139
+    text = r"prune_ratio=…\) got 200, .* The order is \(dataset, num_epochs, prune_ratio, delta\)"
+    with pytest.raises(ValueError, match=text):
+        InfoBatch(range(10), 0.5, 200, 0.875, policy=policy)
+
+
+@pytest.mark.parametrize("policy", ["mean", "random", "importance"])
+def test_the_kept_ratio_of_the_rules_that_have_one(policy):
+    assert InfoBatch(range(4), 2, 0.25, policy=policy).keep_ratio == 0.75
+    assert InfoBatch(range(4), 2, policy=policy).keep_ratio == 0.5
+
+
+@pytest.mark.parametrize("policy", ["quantile", "noise", "none"])
+def test_a_rule_without_a_ratio_says_what_to_use_instead(policy):
+    trainset = InfoBatch(range(4), 2, policy=policy)
+    text = (
+        r"InfoBatch.keep_ratio is 1 - prune_ratio, but \w+\(.*\) has no prune_ratio. Use "
+        r"len\(train_data.plan\) / train_data.plan.num_samples .*, train_data.savings.fraction .*, and "
+        r"train_data.pruner.policy"
+    )
+    with pytest.raises(AttributeError, match=text):
+        _ = trainset.keep_ratio
+    assert not hasattr(trainset, "keep_ratio")
+
+
+def test_a_budget_has_no_kept_ratio():
+    """The rule's own ratio would be wrong: the budget scales it."""
+    trainset = InfoBatch(range(4), 10, save=0.4)
+    text = (
+        r"keep_ratio is 1 - prune_ratio, but save=0.4 adapts it to the budget in every epoch. Use"
+    )
+    with pytest.raises(AttributeError, match=text):
+        _ = trainset.keep_ratio
+
+
+def test_an_attribute_error_inside_a_rule_is_not_taken_for_a_missing_name():
+    class Broken:
+        def strata(self, samples):
+            return samples.mistake
+
+    trainset = InfoBatch(range(4), 2, policy=Broken(), initial_scores=torch.arange(4.0))
+    with pytest.raises(AttributeError, match="'Samples' object has no attribute 'mistake'"):
+        _ = trainset.plan
+
+
 def test_scores_by_position():
     trainset = InfoBatch(TensorDataset(torch.arange(8.0)), 3)
     for (x,) in DataLoader(trainset, 8, sampler=trainset.sampler):
@@ -101,7 +157,6 @@ def test_what_is_missing_is_said_of_infobatch():
         _ = trainset.missing
     with pytest.raises(AttributeError, match=r"InfoBatch.scores cannot be set: .*initial_scores"):
         trainset.scores = torch.zeros(40)
-    assert not hasattr(InfoBatch(range(4), 2, policy="quantile"), "keep_ratio")
 
 
 def test_the_older_order_of_arguments_is_recognised():

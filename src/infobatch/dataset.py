@@ -124,6 +124,8 @@ class InfoBatch(Dataset[Any]):
                 "This InfoBatch is a loader worker's copy, which only reads samples. Use update(), "
                 "scores and so on in the process that trains."
             )
+        if hasattr(type(self), name):  # a property that has raised an AttributeError of its own
+            return object.__getattribute__(self, name)
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         try:
@@ -148,8 +150,7 @@ class InfoBatch(Dataset[Any]):
         state = self.__dict__.copy()
         # A loader's worker only reads samples, so it does not get the scores. (A process that will
         # train gets its data set before any training.)
-        pruner = state.get("pruner")
-        if get_spawning_popen() is not None and not _can_train(pruner):
+        if get_spawning_popen() is not None and not _can_train(state.get("pruner")):
             state.pop("pruner", None)
         return state
 
@@ -203,11 +204,10 @@ class InfoBatch(Dataset[Any]):
 
     @property
     def weights(self) -> torch.Tensor:
-        """The weight of each sample in the running epoch, float64; 0 where it is left out."""
+        """Each sample's weight in the running epoch; 0 if left out, or in another rank's shard."""
         plan = self.pruner.plan
         weights = torch.zeros(len(self.dataset), dtype=torch.float64)
-        weights[plan.order] = plan.weights
-        return weights
+        return weights.scatter_(0, plan.order, plan.weights)
 
     @property
     def num_epochs(self) -> int:
@@ -221,8 +221,8 @@ class InfoBatch(Dataset[Any]):
 
     @property
     def keep_ratio(self) -> float:
-        """1 − ``prune_ratio``, for the rules that have one."""
-        return float(1 - getattr(self.pruner.policy, "ratio"))  # noqa: B009 - not every rule has it
+        """1 − ``prune_ratio``, for the rules that have one and decide alone."""
+        return self.pruner._course.planner.keep_ratio
 
     @property
     def savings(self) -> Savings:

@@ -81,6 +81,22 @@ class Planner:
         cold = self.initial_scores is None
         return sum(self.prunes(epoch) for epoch in range(max(start, int(cold)), self.num_epochs))
 
+    @property
+    def keep_ratio(self) -> float:
+        """See :attr:`infobatch.InfoBatch.keep_ratio`."""
+        if self.limits.save is not None:
+            reason = f"save={self.limits.save} adapts it to the budget in every epoch"
+        elif not hasattr(self.policy, "ratio"):
+            reason = f"{self.policy!r} has no prune_ratio"
+        else:
+            return float(1 - self.policy.ratio)
+        raise AttributeError(
+            f"InfoBatch.keep_ratio is 1 - prune_ratio, but {reason}. Use len(train_data.plan) / "
+            "train_data.plan.num_samples for the share of the samples that this epoch keeps, "
+            "train_data.savings.fraction for what was saved so far, and train_data.pruner.policy for "
+            "the settings of the rule."
+        )
+
     def draw(
         self, memory: Memory, ranks: Ranks, history: Sequence[EpochPasses], *, epoch: int, seed: int
     ) -> Plan:
