@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import infobatch
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 from infobatch.lab.run.machine import versions
 
 BATCH = 1 << 20
@@ -47,7 +47,7 @@ def main() -> None:
         batch = next(batches, None)
     del batches
     before = gigabytes()
-    print(f"epoch handed out and updated: {time.perf_counter() - began:.1f} s", flush=True)
+    print(f"epoch issued and updated: {time.perf_counter() - began:.1f} s", flush=True)
 
     began = time.perf_counter()
     walk = iter(pruner.sampler)

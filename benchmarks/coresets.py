@@ -30,7 +30,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from infobatch import coresets
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 from infobatch.lab.run.machine import hardware, versions
 
 FEATURES, CLASSES, FRACTION, SEED = 512, 10, 0.3, 0

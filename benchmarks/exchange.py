@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import infobatch
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 from infobatch.lab.run.machine import versions
 
 

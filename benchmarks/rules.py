@@ -24,7 +24,7 @@ import torch
 from overhead import almost_an_epoch, boundary, train_one_epoch
 
 import infobatch
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 from infobatch.lab.run.machine import versions
 from infobatch.policies import POLICIES, BiasedPolicyWarning
 

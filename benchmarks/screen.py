@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 from infobatch.lab.options import parse_options
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.run.machine import versions

@@ -19,6 +19,7 @@ from infobatch.coresets.error_norms import error_norms
 from infobatch.coresets.head import find_head, watching
 from infobatch.coresets.inputs import Cost, History, Inputs
 from infobatch.coresets.vectors import last_layer_gradients
+from infobatch.files import write_atomically
 from infobatch.per_sample import PerSample
 
 _CHUNK = 1000  # samples whose labels are read at once
@@ -212,9 +213,7 @@ class Training:
             "schedule": self.rates.state_dict(),
             "random": torch.get_rng_state(),
         }
-        part = self.checkpoint.with_name(f".{self.checkpoint.name}.part")
-        torch.save(state, part)
-        part.replace(self.checkpoint)
+        write_atomically(self.checkpoint, lambda path: torch.save(state, path))
 
     def _stored(self) -> dict[str, Any] | None:
         if self.checkpoint is None or not self.checkpoint.exists():

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from infobatch.files import write_atomically
 from infobatch.memory.memory import SCORE, Memory
 from infobatch.plan import FloatArray, Shard
 
@@ -40,14 +40,7 @@ def write_scores(path: str | PathLike[str], memory: Memory, shard: Shard) -> Non
 def write_table(call: str, path: Path, table: Table) -> None:
     """Write columns of equal length in the format that the path's ending names, whole or not at all."""
     _, write = _format(call, path)
-    # Not by tempfile, whose files nobody else may read.
-    part = path.with_name(f".{path.name}.{uuid4().hex}{path.suffix}")
-    try:
-        write(part, table)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    write_atomically(path, lambda part: write(part, table))
 
 
 def read_table(call: str, path: Path) -> Table:
@@ -134,7 +127,8 @@ def _read_npz(path: Path) -> Table:
 
 
 def _write_npz(path: Path, table: Table) -> None:
-    np.savez(path, **table)  # type: ignore[arg-type]
+    with path.open("wb") as file:  # savez would append .npz to another name
+        np.savez(file, **table)  # type: ignore[arg-type]
 
 
 def _read_csv(path: Path) -> Table:

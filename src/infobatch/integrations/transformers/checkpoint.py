@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
+from infobatch.files import write_atomically
+
 NAME = "infobatch.pt"
 
 
 def write(folder: str, state: dict[str, Any]) -> None:
     """Write the state, whole or not at all."""
-    path = Path(folder) / NAME
-    temporary = path.with_suffix(".tmp")
-    torch.save(state, temporary)
-    temporary.replace(path)
+    write_atomically(Path(folder) / NAME, lambda temporary: torch.save(state, temporary))
 
 
 def read(folder: str) -> dict[str, Any]:

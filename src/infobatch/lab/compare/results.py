@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infobatch.lab.files import read_json, write_atomically
+from infobatch.files import write_atomically
+from infobatch.lab.files import read_json
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.run.result import RESULT_FILE, read_result
 

@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from infobatch.files import write_atomically
 from infobatch.lab.compare.answer import (
     added_seeds,
     grid_note,
@@ -23,7 +24,6 @@ from infobatch.lab.compare.answer import (
     stopping_note,
 )
 from infobatch.lab.compare.results import read_results, run_folder
-from infobatch.lab.files import write_atomically
 from infobatch.lab.report import epoch_figures, frontier_figures, sample_figures, tables
 from infobatch.lab.report.details import Details, read_details
 from infobatch.lab.report.looks import Look, looks_of

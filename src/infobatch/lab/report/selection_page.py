@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from infobatch.coresets import METHODS, Coreset
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 from infobatch.lab.report.page import LONGEST_TEXT, Sample, template
 from infobatch.lab.report.pictures import data_uri
 from infobatch.lab.report.sample_figures import class_name

@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 from infobatch.lab.options import parse_options
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.run.identity import hash_of_task, what_differs

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, TensorDataset
 
 from infobatch import coresets
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 from infobatch.lab.run.coreset_spec import CoresetSpec
 from infobatch.lab.run.data import to_device
 from infobatch.lab.run.identity import what_differs

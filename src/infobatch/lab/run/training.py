@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Subset
 
 import infobatch
 from infobatch.coresets import Coreset
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.run.checkpoint import random_states, read_checkpoint, restore_random_states
 from infobatch.lab.run.data import data_of, seed_everything, to_device

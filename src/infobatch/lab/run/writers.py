@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 
 
 class Writer(Protocol):
