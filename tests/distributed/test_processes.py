@@ -140,7 +140,7 @@ def test_a_dead_rank_ends_the_others_with_an_error(tmp_path):
     for process in processes:
         assert process.wait(timeout=120) == 0
     result = torch.load(tmp_path / "rank-0.pt", weights_only=True)
-    assert result["error"], "the surviving rank must not go on in silence"
+    assert result["error"], "the surviving rank must not continue in silence"
     assert not (tmp_path / "rank-1.pt").exists()
 
 

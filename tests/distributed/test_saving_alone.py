@@ -111,7 +111,7 @@ def test_in_the_middle_of_an_epoch_it_is_told_and_the_group_stays_usable(in_mid_
 
 
 def test_a_rank_that_comes_at_the_last_moment_is_not_left_alone(monkeypatch):
-    """It has seen all ranks and goes on to the exchange, so the one whose time is up must, too."""
+    """It has seen all ranks and continues with the exchange, so the one whose time is up must, too."""
 
     class LateStore:
         def __init__(self):

@@ -345,7 +345,7 @@ def test_the_length_after_breaking_off_is_that_of_the_loop():
 
 @pytest.mark.parametrize("peek_at", [3, 12])
 def test_peeking_beside_the_loop(peek_at):
-    """A look at a batch in the middle of an epoch: the loop goes on, every loss in its place."""
+    """A look at a batch in the middle of an epoch: the loop continues, every loss in its place."""
     train_data = infobatch.InfoBatch(Numbered(100), 4, delta=1.0)
     loader = DataLoader(train_data, 8, sampler=train_data.sampler)
     for epoch in range(2):

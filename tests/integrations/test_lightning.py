@@ -509,7 +509,7 @@ def test_resume_with_a_stateful_loader(workers, tmp_path):
 
 
 def test_exception_in_mid_epoch(tmp_path):
-    """The batch that failed is lost; the run goes on behind it."""
+    """The batch that failed is lost; the run continues after it."""
 
     class Fails(Module):
         def on_before_optimizer_step(self, optimizer):

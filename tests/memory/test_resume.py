@@ -232,7 +232,7 @@ def test_a_longer_run_may_go_on_from_the_end_of_an_epoch():
 @pytest.mark.parametrize("broken_off", [False, True])
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_a_counter_that_begins_anew_after_a_resume(at_the_end, broken_off):
-    """Fabric counts iterations from 0 in every process; the epochs go on where the state was."""
+    """Fabric counts iterations from 0 in every process; the epochs continue where the state was."""
     train_data = infobatch.InfoBatch(Numbered(40), 6, delta=1.0)
     loader = DataLoader(train_data, 8, sampler=train_data.sampler)
     for epoch in range(3):

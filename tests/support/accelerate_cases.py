@@ -133,8 +133,8 @@ class Training:
         self.pruner = infobatch.Pruner(SIZE, EPOCHS, delta=0.7)
         model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        dealt = {"split": split, "drop_last": drop_last, "workers": workers}
-        loader = loader_of(self.pruner, problem(), self.accelerator, **dealt)
+        options = {"split": split, "drop_last": drop_last, "workers": workers}
+        loader = loader_of(self.pruner, problem(), self.accelerator, **options)
         self.model, self.optimizer, self.loader = self.accelerator.prepare(model, optimizer, loader)
         self.steps_per_epoch = -(-len(self.loader) // accumulate)
         self.inner = OneCycleLR(
@@ -193,7 +193,7 @@ def straight(**options):
 
 
 def interrupted(at, folder, *, says_epoch=False, **options):
-    """Stop, throw everything away, load and go on."""
+    """Stop, throw everything away, load and continue."""
     first = Training(**options)
     reached = first.run(range(EPOCHS), says_epoch=says_epoch, save_at=(at,), folder=folder)
     assert reached is not None
@@ -276,7 +276,7 @@ def misuse(out):
 
 
 def broken_off(out):
-    """Accelerate's own counter stands still when a loop breaks off; the epochs go on all the same."""
+    """Accelerate's own counter stands still when a loop breaks off; the epochs continue all the same."""
     results = []
     for dispatch in (False, True):
         accelerator = accelerated(dispatch)

@@ -63,18 +63,18 @@ class Refreshing:
         """
         if self._channels:
             extras = checks.check_extras("refresh", losses, extras, self._channels, self.policy)
-        run, rows, values = self._checked(losses, index, scores)
+        run, samples, values = self._checked(losses, index, scores)
         channels = [(extras or {})[name].detach().float().cpu() for name in self._channels]
-        rows, columns = _exchanged(run, rows, torch.stack([values, *channels]))
+        samples, columns = _exchanged(run, samples, torch.stack([values, *channels]))
         memory, shard = self._course.memory, run.plan.shard
-        places = ((rows - shard.first) // shard.step).numpy()
-        _, first = np.unique(places, return_index=True)
-        places, table = places[first], columns.numpy()[:, first]
+        rows = ((samples - shard.first) // shard.step).numpy()
+        _, first = np.unique(rows, return_index=True)
+        rows, table = rows[first], columns.numpy()[:, first]
         for channel, known in zip((None, *self._channels), table, strict=True):
             finite = np.isfinite(known)
-            memory.fold([(places[finite], known[finite])], run.epoch, channel)
-        self._old_scores(run)[places] = False
-        self._count(run, places)
+            memory.fold([(rows[finite], known[finite])], run.epoch, channel)
+        self._old_scores(run)[rows] = False
+        self._count(run, rows)
 
     def _checked(
         self, losses: torch.Tensor | PerSample, index: torch.Tensor, scores: torch.Tensor | None

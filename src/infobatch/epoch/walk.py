@@ -21,7 +21,7 @@ class Walk:
 
     Counting costs nothing per index: the indices come from lists whose iterators know what they
     have left. torch's ``BatchSampler`` asks for an iterator once per batch, or with ``drop_last``
-    once for each place of a batch before it takes the first index; this is how a walk learns the
+    once for each sample of a batch before it takes the first index; this is how a walk learns the
     batch size and whether an incomplete last batch will be dropped. Another loader that asks
     differently leaves both unknown.
     """
@@ -120,7 +120,7 @@ class Walk:
 
     @property
     def issued(self) -> int:
-        """The number of indices that were taken so far."""
+        """How many indices were issued so far."""
         return self._block_end - operator.length_hint(self._block)
 
     @property

@@ -87,11 +87,9 @@ def _in_order(
         known[rows] = values
     for start in range(0, count, _BLOCK):
         block = known[start : start + _BLOCK]
-        places = np.flatnonzero(~np.isnan(block))
-        whole = len(places) == len(block)
-        yield (
-            (slice(start, start + len(block)), block) if whole else (start + places, block[places])
-        )
+        seen = np.flatnonzero(~np.isnan(block))
+        whole = len(seen) == len(block)
+        yield ((slice(start, start + len(block)), block) if whole else (start + seen, block[seen]))
 
 
 def _taken(column: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:

@@ -26,7 +26,7 @@ DROPPED = 255  # the label of a sample that is not in the plan
 _BLOCK = 1 << 16  # samples drawn at a time: the temporaries stay in the processor's cache
 _FEW = 8  # strata that are faster compared one by one than looked up
 
-Places = npt.NDArray[np.intp] | slice
+Rows = npt.NDArray[np.intp] | slice
 
 
 def whole_plan(num_samples: int, *, seed: int, epoch: int, shard: Shard = ALL) -> Plan:
@@ -157,15 +157,15 @@ def _corrected_by_darts(
     needed = 4 * np.abs(surplus) * total / np.maximum(sizes, 1)
     darts = min(int(needed.max(initial=0)), total >> 5)
     thrown = generator.integers(total, size=darts)
-    thrown = thrown[np.sort(np.unique(thrown, return_index=True)[1])]  # each place once
+    thrown = thrown[np.sort(np.unique(thrown, return_index=True)[1])]  # each row once
     label, now = labels[thrown], kept_labels[thrown]
     usable = np.where(surplus[label] > 0, now == label, (now == DROPPED) & (surplus[label] < 0))
     by_label = np.argsort(label[usable], kind="stable")
-    place, label = thrown[usable][by_label], label[usable][by_label]
+    row, label = thrown[usable][by_label], label[usable][by_label]
     number = np.arange(len(label)) - np.searchsorted(label, np.arange(len(surplus)))[label]
     enough = number < np.abs(surplus[label])
-    place, label = place[enough], label[enough]
-    kept_labels[place] = np.where(surplus[label] > 0, np.uint8(DROPPED), label)
+    row, label = row[enough], label[enough]
+    kept_labels[row] = np.where(surplus[label] > 0, np.uint8(DROPPED), label)
     return np.sign(surplus) * np.bincount(label, minlength=len(surplus))
 
 
@@ -185,31 +185,31 @@ def _correct_by_listing(
         needed = needs.take(labels[start : start + _BLOCK], mode="clip")
         # A stratum that kept too many needs kept samples, one that kept too few dropped ones.
         found.append(start + np.flatnonzero(needed == dropped + np.uint8(1)))
-    places = np.concatenate(found)
-    places = places[np.argsort(labels[places], kind="stable")]
-    ends = np.cumsum(_counts(labels[places], len(surplus) - 1))
+    rows = np.concatenate(found)
+    rows = rows[np.argsort(labels[rows], kind="stable")]
+    ends = np.cumsum(_counts(labels[rows], len(surplus) - 1))
     for label in np.flatnonzero(needs).tolist():
-        candidates = places[ends[label - 1] : ends[label]]
+        candidates = rows[ends[label - 1] : ends[label]]
         count = abs(int(surplus[label]))
         chosen = candidates[generator.choice(len(candidates), count, replace=False, shuffle=False)]
         kept_labels[chosen] = DROPPED if surplus[label] > 0 else label
 
 
-def _has(label: int, labels: LabelArray, places: Places) -> npt.NDArray[np.bool_]:
-    """Whether the samples at these places have that label."""
-    has: npt.NDArray[np.bool_] = labels[places] == label
+def _has(label: int, labels: LabelArray, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Whether the samples in these rows have that label."""
+    has: npt.NDArray[np.bool_] = labels[rows] == label
     return has
 
 
 def _lost(
-    label: int, labels: LabelArray, kept_labels: LabelArray, places: Places
+    label: int, labels: LabelArray, kept_labels: LabelArray, rows: Rows
 ) -> npt.NDArray[np.bool_]:
-    """Whether the samples at these places had that label, and were dropped."""
-    return _has(label, labels, places) & _has(DROPPED, kept_labels, places)
+    """Whether the samples in these rows had that label, and were dropped."""
+    return _has(label, labels, rows) & _has(DROPPED, kept_labels, rows)
 
 
 def _choose(
-    is_candidate: Callable[[Places], npt.NDArray[np.bool_]],
+    is_candidate: Callable[[Rows], npt.NDArray[np.bool_]],
     available: int,
     total: int,
     count: int,
@@ -218,8 +218,8 @@ def _choose(
     """Choose ``count`` of the ``available`` candidates among ``total``, all subsets equally likely."""
     darts = 2 * count * total // available
     if count * 8 > available or available * 8 < total:
-        places = np.flatnonzero(is_candidate(slice(None)))
-        return places[generator.choice(available, count, replace=False, shuffle=False)]
+        rows = np.flatnonzero(is_candidate(slice(None)))
+        return rows[generator.choice(available, count, replace=False, shuffle=False)]
     # Few of many: throw darts and keep the first hits, which is far cheaper than listing them all.
     chosen = np.empty(0, np.intp)
     while len(chosen) < count:

@@ -93,7 +93,7 @@ def _bisected(scores: FloatArray, ranks: list[int], total: Sum) -> list[float]:
 
 
 def _ordered(number: float) -> int:
-    """The place of a float32 number among all float32 numbers."""
+    """The position of a float32 number among all float32 numbers."""
     bits = int(np.float32(number).view(np.int32))
     return bits if bits >= 0 else -(bits & 0x7FFFFFFF)
 

@@ -62,10 +62,10 @@ def lowest(
 def _selected(values: FloatArray, share: float) -> Cut:
     """The cut by numpy's selection, where every value is here and counts as much."""
     wanted = round(share * len(values), _FRACTION)
-    place = int(wanted)
-    if place >= len(values):
+    position = int(wanted)
+    if position >= len(values):
         return Cut(np.inf, 0.0)
-    value = np.partition(values, place)[place]  # NaN comes last
+    value = np.partition(values, position)[position]  # NaN comes last
     if np.isnan(value):
         return Cut(np.inf, 0.0)
     below, tied = np.count_nonzero(values < value), np.count_nonzero(values == value)
@@ -97,10 +97,10 @@ def _counted(values: FloatArray, share: float, cost: FloatArray | None, total: S
 
 
 def _reached(masses: npt.NDArray[np.float64], wanted: float) -> tuple[int, float]:
-    """The first place at which more than ``wanted`` is reached, and the mass before it."""
+    """The first position at which more than ``wanted`` is reached, and the mass before it."""
     sums = np.cumsum(masses)
-    place = int(np.searchsorted(sums, wanted, side="right"))
-    return place, float(sums[place - 1]) if place else 0.0
+    position = int(np.searchsorted(sums, wanted, side="right"))
+    return position, float(sums[position - 1]) if position else 0.0
 
 
 def _blocks(
