@@ -27,7 +27,7 @@ from infobatch.lab.compare.results import (
     tried_rates,
     write_results,
 )
-from infobatch.lab.files import write_atomically
+from infobatch.files import write_atomically
 from infobatch.lab.run.arms import parse_arms
 from infobatch.lab.run.result import RESULT_FILE
 
