@@ -19,6 +19,7 @@ from typing import Any
 
 from studies import STUDIES, Study, study_of
 
+from infobatch.files import write_atomically
 from infobatch.lab.compare.results import (
     finished_runs,
     read_results,
@@ -27,7 +28,6 @@ from infobatch.lab.compare.results import (
     tried_rates,
     write_results,
 )
-from infobatch.files import write_atomically
 from infobatch.lab.run.arms import parse_arms
 from infobatch.lab.run.result import RESULT_FILE
 
