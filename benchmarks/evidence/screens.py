@@ -18,7 +18,10 @@ def screen_tables(path: Path) -> list[str]:
     """A table for each learning rate, the variants in the order of their savings at equal loss."""
     runs = json.loads(path.read_text())["runs"]
     variants = {run["arm"] for run in runs if run["arm"] != "full"}
-    lines = [f"{len(variants)} variants were tried, in {len(runs)} runs with those on all data.", ""]
+    lines = [
+        f"{len(variants)} variants were tried, in {len(runs)} runs with those on all data.",
+        "",
+    ]
     for rate in sorted({run["learning_rate"] for run in runs}):
         chosen = [run for run in runs if run["learning_rate"] == rate]
         by_loss, by_accuracy = placed(chosen, LOSS, better=False), placed(chosen, "metric")

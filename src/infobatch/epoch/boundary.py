@@ -11,6 +11,7 @@ from infobatch.epoch.matching import left_out, warn_of_left_out, warn_of_shardin
 from infobatch.epoch.run import Run
 from infobatch.memory.memory import Memory
 from infobatch.plan import fingerprint
+from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
 
@@ -90,8 +91,13 @@ def warn_of_first_epoch(epoch: int) -> None:
     )
 
 
-def warn_of_old_scores(policy: object, last: EpochPasses) -> None:
-    """Warn that a rule relies on scores that nobody refreshes."""
+def warn_of_old_scores(planner: Planner, epoch: int, last: EpochPasses | None) -> bool:
+    """Warn where a rule relies on ``refresh()``, which was not called before ``epoch``; whether it did."""
+    policy = planner.policy
+    if last is None or not getattr(policy, "refreshes", False) or last.refreshed:
+        return False
+    if not planner.prunes(epoch) or last.planned == last.full:
+        return False
     warnings.warn(
         f"refresh() was not called after epoch {last.epoch}, which left out {last.full - last.planned:,} "
         f"of {last.full:,} samples. {policy!r} expects them to be forwarded without gradients when an "
@@ -100,6 +106,7 @@ def warn_of_old_scores(policy: object, last: EpochPasses) -> None:
         "torch.no_grad() and call refresh(losses, index); docs/policies.md has the loop.",
         stacklevel=2,
     )
+    return True
 
 
 def _check(run: Run) -> None:

@@ -71,20 +71,13 @@ class Course:
             if ranks != run.ranks:  # the process group came after a look at the plan or a batch
                 run = self._run = None if ranks.sharded else run.on(ranks)
         if run is None:
-            self._expect_refreshed(epoch)
+            if not self._warned_of_old_scores:
+                last = self.history[-1] if self.history else None
+                self._warned_of_old_scores = boundary.warn_of_old_scores(self.planner, epoch, last)
             ranks = self.find_ranks()
             plan = self.planner.draw(self.memory, ranks, self.history, epoch=epoch, seed=self.seed)
             run = self._run = Run(epoch, plan, ranks, extras=dict.fromkeys(self.planner.channels))
         return run
-
-    def _expect_refreshed(self, epoch: int) -> None:
-        """Warn once where the rule relies on ``refresh()``, which was not called."""
-        policy, last = self.planner.policy, self.history[-1] if self.history else None
-        if self._warned_of_old_scores or last is None or not getattr(policy, "refreshes", False):
-            return
-        if self.planner.prunes(epoch) and last.planned < last.full and not last.refreshed:
-            self._warned_of_old_scores = True
-            boundary.warn_of_old_scores(policy, last)
 
     # What the sampler asks.
 
