@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from document_examples import ROOT
 
 EVIDENCE = ROOT / "benchmarks" / "evidence"
