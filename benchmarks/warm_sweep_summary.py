@@ -27,7 +27,9 @@ def interval(values):
 
 def main():
     runs = json.loads(RECORD.read_text())["runs"]
-    print("| the three runs after the first | saved of the sweep | against all data | against short |")
+    print(
+        "| the three runs after the first | saved of the sweep | against all data | against short |"
+    )
     print("|---|---|---|---|")
     for arm, name in ARMS.items():
         to_full = interval(differences(runs, arm, "full"))
