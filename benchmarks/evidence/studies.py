@@ -12,6 +12,7 @@ from infobatch.coresets import METHODS
 LENGTHS = "0.4,0.6,0.8,1"
 SHARES = (0.7, 0.5, 0.3)  # of the data that a coreset keeps
 ENSEMBLES = {"grand": (4,), "el2n": (2, 20)}  # networks, as in the paper's Table 1
+SCORES = "benchmarks/results/{}/scores.npz"  # of an earlier run: see warm_scores.py
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,26 @@ def frontier_study(
     return Study(f"frontier-{task}", title, says, task, arms, seeds, LENGTHS, rates, options)
 
 
+def few_epochs_study(task: str, title: str, rows: str) -> Study:
+    """Where the first epoch is a third of the training: pruned cold, from warm scores, and within the batch."""
+    name = f"few-epochs-{task}"
+    warm = f"mean:scores={SCORES.format(name)}:delta=1.0"
+    return Study(
+        name,
+        f"Few epochs: {title}",
+        f"{rows}, a pretrained Llama of 260,032 parameters, AdamW, 3 epochs. `infobatch:delta=1.0` prunes from the "
+        "second epoch on; with `scores=` it prunes from the first one, by the losses that an earlier run on all data (another "
+        "seed, made for its own sake and not counted) ended with; `stream:keep=0.5` scores each batch and trains on half of "
+        "it, the scoring counted as a third of a pass. All data for fewer epochs is shorter training.",
+        task,
+        f"full,infobatch:delta=1.0,{warm},stream:keep=0.5",
+        3,
+        LENGTHS,
+        "0.002,0.004,0.008",
+        ("count=512", "epochs=3"),
+    )
+
+
 STUDIES = (
     frontier_study(
         "cifar10",
@@ -99,6 +120,8 @@ STUDIES = (
         5,
         "rows=100000",
     ),
+    few_epochs_study("alpaca", "Alpaca", "512 rows of Alpaca"),
+    few_epochs_study("gsm8k", "GSM8K", "512 problems of GSM8K"),
     Study(
         "table1-fashion",
         "Table 1: subsets chosen before training",

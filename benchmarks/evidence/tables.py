@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from infobatch.lab.compare.answer import headline, points
@@ -65,7 +66,7 @@ def name_of(row: Summary, results: dict[str, Any]) -> str:
         return f"all data, {epochs}"
     if row.arm == "short":
         return f"all data, as many sample passes as `{row.leader}`"
-    name = NAMES.get(row.arm, f"`{row.arm}`")
+    name = NAMES.get(row.arm) or f"`{re.sub(r'scores=[^:]*/', 'scores=', row.arm)}`"
     if row.arm == "random" and row.leader is not None:
         name = f"random pruning, as much as `{row.leader}`"
     return name if row.length == 1 else f"{name}, {epochs}"

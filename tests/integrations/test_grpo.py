@@ -141,6 +141,33 @@ def test_the_gradient_of_a_step_is_the_weighted_mean_of_its_prompts_own(options,
     assert steps[-1].abs().max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_iterations": 2},
+        {"steps_per_generation": 2, "per_device_train_batch_size": 8},
+        {"steps_per_generation": 2, "per_device_train_batch_size": 8, "num_iterations": 2},
+        {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 8},
+    ],
+    ids=str,
+)
+def test_the_weights_stay_with_their_completions(options, tmp_path):
+    """TRL shuffles a generation, splits it over steps and repeats them: the mean of these is as before."""
+    one_prompt = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "loss_type": "grpo"}
+    single, alone = gradients(tmp_path, infobatch=WHOLE, **one_prompt)
+    own = {rows[0]: g for rows, g in zip(single.generated[0], alone, strict=True)}
+    ours, steps = gradients(tmp_path, num_train_epochs=2, loss_type="grpo", **options)
+    pruned = [rows[::4] for rows in ours.generated[1]]
+    weights_of = dict(zip(ours.plans[1].tolist(), ours.weights[1].tolist(), strict=True))
+    assert max(weights_of.values()) > 1.5
+    count = len(steps) // (3 + len(pruned))
+    assert count == options.get("num_iterations", 1) * options.get("steps_per_generation", 1)
+    by_generation = torch.stack(steps).view(-1, count, steps[0].numel()).mean(1)
+    for chosen, step in zip(pruned, by_generation[3:], strict=True):
+        expected = sum(weights_of[prompt] * own[prompt] for prompt in chosen) / 4
+        assert torch.allclose(step, expected, atol=2e-6)
+
+
 def test_the_expected_gradient_of_a_pruned_epoch_is_that_of_all_prompts(tmp_path):
     """A z-test in each coordinate over many epochs; the completions are sampled by the model."""
     options = {"loss_type": "dr_grpo", "scale_rewards": "none", "num_train_epochs": EPOCHS}
@@ -206,6 +233,10 @@ class InGivenOrder(GRPOTrainer):
         {"multi_objective_aggregation": "normalize_then_sum"},
         {"mask_truncated_completions": True, "top_entropy_quantile": 0.5},
         {"use_adaptive_entropy": True, "entropy_coef": 0.01, "loss_type": "grpo"},
+        {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1},
+        {"beta": 0.1, "use_bias_correction_kl": True},
+        {"importance_sampling_level": "sequence", "epsilon_high": 0.3, "num_iterations": 2},
+        {"generation_batch_size": 32, "per_device_train_batch_size": 8},
     ],
     ids=str,
 )

@@ -110,7 +110,16 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_p
 
 def test_lists_and_help(tmp_path):
     told = infobatch("recipes", "--data", tmp_path).stdout
-    for name in ("fashion", "cifar10", "covertype", "camvid", "mae", "diffusion", "alpaca"):
+    for name in (
+        "fashion",
+        "cifar10",
+        "covertype",
+        "camvid",
+        "mae",
+        "diffusion",
+        "alpaca",
+        "gsm8k",
+    ):
         assert name in told
     assert "missing data: covtype.npz or covtype.data.gz" in told
     told = infobatch("policies").stdout

@@ -13,8 +13,9 @@ from PIL import Image
 from torch.utils.data import Subset
 
 from infobatch.lab.datasets import readers
-from infobatch.lab.datasets.readers import Alpaca, CamVid, Cifar10, Covertype, cifar10
+from infobatch.lab.datasets.readers import Alpaca, CamVid, Cifar10, Covertype, Gsm8k, cifar10
 from infobatch.lab.datasets.tensors import Tensors, column
+from infobatch.lab.recipes import alpaca
 from infobatch.lab.recipes.augmentation import shifted_and_flipped
 from infobatch.lab.recipes.camvid import mean_iou, mirrored
 from infobatch.lab.recipes.frechet import frechet_distance
@@ -332,17 +333,58 @@ def test_alpaca_rows(rows, size):
 
     held_out = {recipe.show(test, index) for index in range(len(test))}
     trained_on = {
-        recipe.tokenizer.decode(recipe.encode(row)[0].tolist())
+        recipe.tokenizer.decode(recipe.encode(alpaca.exchange(row))[0].tolist())
         for row in recipe.source.rows()
         if {"random_9k", "dq_k5_1k"} & set(row["src"])
     }
     assert len(held_out - trained_on) > 0.99 * len(held_out), "but for rows that differ at the end"
 
+
+@needs_data("gsm8k")
+def test_gsm8k_rows():
+    recipe = load_recipe("gsm8k", data=DATA)
+    train, test = recipe.data()
+    assert (len(train), len(test), recipe.epochs) == (7473, 1000, 3)
+    first = recipe.show(train, 0)
+    assert first.startswith("Question: Natalia sold clips to 48 of her friends in April")
+    assert "Natalia sold 48/2 = 24 clips in May." in first
+    assert first.endswith("#### 72")
+    shown = {recipe.show(train, index) for index in range(len(train))}
+    assert not any(recipe.show(test, index) in shown for index in range(len(test)))
+    assert all((labels != -100).any() for _, labels in train.samples)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_data(name)) for name in ("alpaca", "gsm8k")]
+)
+def test_answers_count_for_themselves(name):
+    """Neither a row's loss nor its score depends on what else is in the batch, or on the padding."""
+    recipe = load_recipe(name, data=DATA, options={"count": "40", "epochs": "2"})
+    train, test = recipe.data()
+    assert (len(train), len(test), recipe.epochs) == (40, 1000, 2)
     model = recipe.model().eval()
-    batch = recipe.collate([train[index] for index in range(4)])
-    together = recipe.losses(model, batch).scores
-    alone = [recipe.losses(model, recipe.collate([train[index]])).scores for index in range(4)]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
+    together = recipe.losses(model, recipe.collate([train[index] for index in range(40)]))
+    alone = [recipe.losses(model, recipe.collate([train[index]])) for index in range(40)]
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(together.scores, torch.cat([one.scores for one in alone]), **close)
+    torch.testing.assert_close(together.losses, torch.cat([one.losses for one in alone]), **close)
+    # Over the whole set, the mean is that of all tokens, as evaluate() has it.
+    assert together.losses.mean().item() == pytest.approx(recipe.evaluate(model, train), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count": "-1"}, "count=-1 is not a whole number from 0 (the usual one) on."),
+        ({"epochs": "-2"}, "epochs=-2 is not a whole number from 0 (the usual one) on."),
+        ({"count": "7474"}, "count=7474 is more than the 7,473 rows that there are."),
+    ],
+)
+@needs_data("gsm8k")
+def test_sizes_that_are_refused(options, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
+        load_recipe("gsm8k", data=DATA, options=options).data()
+    assert str(caught.value) == message
 
 
 @needs_data("alpaca")
@@ -370,6 +412,16 @@ def test_published_alpaca(tmp_path):
         theirs = load_recipe("alpaca", data=tmp_path, smoke=True, options={"rows": chosen}).data()
         for own, their in zip(ours, theirs, strict=True):
             assert all(torch.equal(a[0], b[0]) for a, b in zip(own, their, strict=True))
+
+
+@needs_data("gsm8k")
+def test_published_gsm8k(tmp_path):
+    (tmp_path / "gsm8k").mkdir()
+    content = gzip.decompress((DATA / "gsm8k" / "test.jsonl.gz").read_bytes())
+    (tmp_path / "gsm8k" / "test.jsonl").write_bytes(content)
+    assert Gsm8k(tmp_path).rows("test") == Gsm8k(DATA).rows("test")
+    with pytest.raises(FileNotFoundError, match=r"'train.jsonl.gz' is missing: .*openai"):
+        Gsm8k(tmp_path).rows("train")
 
 
 def test_an_incomplete_folder_of_alpaca_says_what_is_missing(tmp_path):

@@ -180,7 +180,7 @@ def test_two_processes(name, tmp_path):
     assert result["num_samples"] * 3 == result["full_passes"]
 
 
-@pytest.mark.parametrize("name", ["cifar10", "covertype", "camvid", "mae", "alpaca"])
+@pytest.mark.parametrize("name", ["cifar10", "covertype", "camvid", "mae", "alpaca", "gsm8k"])
 @pytest.mark.parametrize("folder", [None, Path("nowhere")])
 def test_missing_data_say_how_to_get_them(name, folder, monkeypatch):
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
@@ -253,7 +253,7 @@ def test_settings_are_stated(name):
     assert task.margin > 0
     assert task.metric
     assert task.epochs > 1
-    lower = {"diffusion", "alpaca"}
+    lower = {"diffusion", "alpaca", "gsm8k"}
     assert task.higher_is_better is (name not in lower)
     page = (ROOT / "docs" / "recipes.md").read_text()
     line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` | "))

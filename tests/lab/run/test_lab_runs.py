@@ -308,7 +308,7 @@ def test_a_shorter_run_has_its_whole_schedule(tmp_path, arm, length):
     assert run.ended
     assert run.schedule.get_last_lr()[0] < 0.2 * run.settings.learning_rate
     if length == 1.0:
-        assert run.visits.sum() == whole.costs["samples_forwarded"], (
+        assert run.steps.visits.sum() == whole.costs["samples_forwarded"], (
             "the plans were those trained on"
         )
     if arm == "full":

@@ -41,6 +41,10 @@ _GET_ALPACA = (
     "https://github.com/gpt4life/alpagasus; or alpaca_25k.json.gz, their rows with the names of the "
     "subsets as src. The rows are of Stanford Alpaca. Terms: CC BY-NC 4.0, research only."
 )
+_GET_GSM8K = (
+    "Expected the folder 'gsm8k' with train.jsonl and test.jsonl (or the same as .jsonl.gz), which are "
+    "in grade_school_math/data/ of https://github.com/openai/grade-school-math (MIT)."
+)
 # The order in which alpaca_25k.json.gz was put together.
 ALPACA_SUBSETS = {
     "dq_k5_1k": "alpaca_data_dq_k5_1k.json",
@@ -219,3 +223,20 @@ class Alpaca:
                 if subset not in known["src"]:
                     known["src"].append(subset)
         return list(rows.values())
+
+
+class Gsm8k:
+    """Word problems of grade school with worked answers."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.path = require_data(folder, "gsm8k", _GET_GSM8K)
+
+    def rows(self, split: str) -> list[dict[str, Any]]:
+        """The rows of train or test: question, answer."""
+        plain = self.path / f"{split}.jsonl"
+        if plain.exists():
+            lines = plain.read_text(encoding="utf-8").splitlines()
+        else:
+            packed = require_data(self.path, f"{split}.jsonl.gz", _GET_GSM8K)
+            lines = gzip.decompress(packed.read_bytes()).decode().splitlines()
+        return [json.loads(line) for line in lines]

@@ -18,6 +18,7 @@ RECIPES = {
     "mae": "pretraining: masked autoencoder on CIFAR-10, accuracy of a linear probe",
     "diffusion": "generation: small UNet on Fashion-MNIST, held-out denoising loss",
     "alpaca": "language: tiny Llama tuned on Alpaca, held-out answer loss",
+    "gsm8k": "language: tiny Llama tuned on grade-school problems, held-out answer loss",
 }
 # The files of the data folder ("this or that" will do) and the packages that a recipe needs beyond the
 # lab's own.
@@ -29,6 +30,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mae": (("cifar10 or cifar-10-batches-bin",), ("PIL", "transformers")),
     "diffusion": ((), ("diffusers",)),
     "alpaca": (("alpaca_25k.json.gz or alpaca", "stories260K"), ("transformers",)),
+    "gsm8k": (("gsm8k", "stories260K"), ("transformers",)),
 }
 
 

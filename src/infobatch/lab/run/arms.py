@@ -1,7 +1,8 @@
 """The arms of a comparison: what each trains on, and what it must cost.
 
 An arm is written as a name with options: ``full``, ``mean:ratio=0.6:delta=0.9``, or, for a rule of
-one's own, ``my_rules.py:MyRule:ratio=0.3``. ``coreset:el2n@0.3`` trains on a subset chosen before.
+one's own, ``my_rules.py:MyRule:ratio=0.3``. ``coreset:el2n@0.3`` trains on a subset chosen before,
+and ``stream:keep=0.5`` on a part of each batch.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from infobatch.lab.stats.records import FULL, RANDOM, SHORT
 from infobatch.lab.task import TaskError, import_file
 from infobatch.policies import POLICIES, NoPrune, Policy, RandomPrune
 from infobatch.pruner import Pruner
+from infobatch.stream import StreamPruner
 
-INFOBATCH = "infobatch"
+INFOBATCH, STREAM = "infobatch", "stream"
 DELTA = 0.875
 LIMITS = ("save", "max_noise", "warmup", "protect_classes")  # of any rule, see InfoBatch
 NOT_THE_POLICYS = ("delta", "shrink", "scores", *LIMITS)  # options
+OF_A_STREAM = ("keep", "max_noise", "floor", "window")  # options, see StreamPruner
 _POLICY_NAMES = {FULL: "none", SHORT: "none", INFOBATCH: "mean"}
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm: full data, fewer epochs of it, random pruning, or a policy, with its options."""
+    """One arm: full data, fewer epochs of it, a part of each batch, or a policy, with its options."""
 
     name: str
 
@@ -60,7 +63,7 @@ class Arm:
 
     @property
     def prunes(self) -> bool:
-        """Whether epochs are pruned."""
+        """Whether anything of the data is left out."""
         return self.rule not in (FULL, SHORT)
 
     @property
@@ -68,6 +71,13 @@ class Arm:
         """Whether its cost is set to that of another arm, which therefore runs before it."""
         by_itself = {"ratio", "save"} & self._parts[1].keys()
         return self.rule == SHORT or (self.rule == RANDOM and not by_itself)
+
+    @property
+    def stream(self) -> dict[str, Any] | None:
+        """The settings of the StreamPruner, where samples are left out within each batch."""
+        if self.rule != STREAM:
+            return None
+        return {name: value_of(text) for name, text in self._parts[1].items()}
 
     @property
     def delta(self) -> float | None:
@@ -78,6 +88,8 @@ class Arm:
     @property
     def limits(self) -> dict[str, Any]:
         """What is asked of the rule beside its own settings: a budget, a bound on the noise, …"""
+        if self.stream is not None:
+            return {}
         options = self._parts[1]
         return {name: value_of(options[name]) for name in LIMITS if name in options}
 
@@ -114,6 +126,8 @@ class Arm:
 
         ``budget`` is the number of sample passes that an arm that follows may make of them.
         """
+        if self.stream is not None:
+            return NoPrune()  # of epochs: what is left out is chosen within each batch
         if self.rule == RANDOM and self.follows:
             assert budget is not None
             # The first epoch is whole for every policy, and so are the last ones.
@@ -161,7 +175,7 @@ class Arm:
                     "policy, such as coreset:el2n@0.3+infobatch, or nothing after the coreset."
                 )
             return
-        known = [FULL, SHORT, RANDOM, INFOBATCH, *sorted(set(POLICIES) - {"none", RANDOM})]
+        known = [FULL, SHORT, RANDOM, INFOBATCH, STREAM, *sorted(set(POLICIES) - {"none", RANDOM})]
         if self.file is None and self.rule not in known:
             raise ValueError(
                 f"There is no arm {self.rule!r}. Expected some of {', '.join(known)}; with options, "
@@ -206,6 +220,8 @@ class Arm:
                 "`infobatch score` or export_scores() wrote."
             )
         try:
+            if self.stream is not None:
+                StreamPruner(**self.stream)
             policy = self.policy(num_samples=100, passes=1000, epochs=10, budget=900)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the run itself will warn
@@ -220,6 +236,8 @@ class Arm:
     def _options(self) -> list[str]:
         if not self.prunes:
             return []
+        if self.rule == STREAM:
+            return list(OF_A_STREAM)
         rule = self._policy_class
         options = [field.name for field in fields(rule) if field.init] if is_dataclass(rule) else []
         return [*options, *NOT_THE_POLICYS]

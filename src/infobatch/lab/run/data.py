@@ -47,3 +47,23 @@ def to_device(batch: Any, device: torch.device) -> Any:
         moved = [to_device(value, device) for value in batch]
         return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
     return batch
+
+
+def part_of(batch: Any, index: torch.Tensor, size: int) -> Any:
+    """The samples at these places of a collated batch of ``size``, whatever it is made of."""
+    if isinstance(batch, torch.Tensor) and batch.dim():
+        if len(batch) != size:
+            raise TaskError(
+                f"The arm stream takes a part of each batch. It got a tensor of shape "
+                f"{tuple(batch.shape)} in a batch of {size} samples, expected one row per sample. "
+                "Collate such data into tensors with a row for each sample, or leave the arm out."
+            )
+        return batch[index.to(batch.device)]
+    if isinstance(batch, dict):
+        return {name: part_of(value, index, size) for name, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        if len(batch) == size and all(isinstance(entry, str | int | float) for entry in batch):
+            return type(batch)(batch[place] for place in index.tolist())
+        parts = [part_of(value, index, size) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch

@@ -37,6 +37,7 @@ from infobatch.lab.run.result import Costs, Result, finite, rounded
 from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.selection import Selection, charge
 from infobatch.lab.run.settings import RunSettings
+from infobatch.lab.run.steps import PlannedSteps, Steps, StreamedSteps, per_sample
 from infobatch.lab.run.weighted import Weighted, WithWeights, scaled
 from infobatch.lab.stats.records import SHORT
 from infobatch.lab.task import Task, TaskError
@@ -50,12 +51,6 @@ ROUNDING = 1e-6  # of positions in the schedule, which are fractions
 RANK_STRIDE = 1_000_003  # between the seeds of two ranks: farther than users' seeds are apart
 
 Report = Callable[[dict[str, Any]], None]
-
-
-def _per_sample(losses: torch.Tensor | infobatch.PerSample) -> infobatch.PerSample:
-    if isinstance(losses, infobatch.PerSample):
-        return losses
-    return infobatch.PerSample(losses, losses)
 
 
 class Run:
@@ -127,11 +122,23 @@ class Run:
         if self.coreset is not None and self.rank == 0:  # whose costs are written
             charge(self.costs, self.coreset.cost)
         self.history: list[dict[str, Any]] = []
-        self.visits = np.zeros(self.num_samples, np.uint16)
+        self.steps = self._steps()
         self.epochs_seen = 0  # epochs whose plan was looked at
         self.position = 0.0  # in full-data steps: where the schedule stands
         self.loss_sum = torch.zeros((), device=self.device)  # of the running epoch
         self.snapshot: dict[str, torch.Tensor] = {}
+
+    def _steps(self) -> Steps:
+        """How the arm trains on a batch."""
+        if self.arm.stream is None:
+            return PlannedSteps(self.train_data, self._losses, self._overhead)
+        if self.world_size > 1:
+            raise TaskError(
+                f"The arm {self.arm.name} was started on {self.world_size} processes, expected one: each "
+                "would train on another number of samples. Start it without torchrun."
+            )
+        pruner = infobatch.StreamPruner(**self.arm.stream, seed=self.settings.seed)
+        return StreamedSteps(self.train_data, self._losses, self._overhead, pruner)
 
     def _choose(self, folder: Path) -> Coreset | None:
         """Choose the subset that the arm trains on, if it does not train on all data."""
@@ -204,17 +211,14 @@ class Run:
         self._start_timing()
         saved = time.perf_counter()
         for batch in self.loader:
-            losses = self._losses(model, to_device(batch, self.device))
-            with self._overhead():
-                loss = train_data.update(losses)
-            loss.backward()  # type: ignore[no-untyped-call]
+            step = self.steps.take(model, to_device(batch, self.device))
+            step.loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             self.optimizer.zero_grad()
-            count = len(losses.losses if isinstance(losses, infobatch.PerSample) else losses)
-            costs.samples_forwarded += count * self.world_size
-            costs.samples_backpropagated += count * self.world_size
+            costs.samples_forwarded += step.forwarded * self.world_size
+            costs.samples_backpropagated += step.backpropagated * self.world_size
             costs.optimizer_steps += 1
-            self.loss_sum += loss.detach() * self._divisor(count, in_epoch - batches)
+            self.loss_sum += step.loss.detach() * self._divisor(step.size, in_epoch - batches)
             batches -= 1
             # In full-data steps, of which a step of a pruned epoch is worth more than one.
             self.position = (epoch + (in_epoch - batches) / in_epoch) * self.full_steps
@@ -247,7 +251,7 @@ class Run:
         self.model.eval()  # not the wrapper of several ranks, whose forwards are collective
         with torch.no_grad():
             found = [
-                _per_sample(self._losses(self.model, to_device(batch, self.device)))
+                per_sample(self._losses(self.model, to_device(batch, self.device)))
                 for batch in loader
             ]
         self.model.train()
@@ -295,9 +299,7 @@ class Run:
                 "epoch": epoch,
                 "metric": self._evaluate() if measured else None,
                 "train_loss": finite(rounded(float(self.loss_sum) / weight)),
-                "kept_fraction": rounded(last.kept_fraction),
-                "samples": last.made,
-                "samples_saved": self.train_data.savings.saved,
+                **self.steps.savings(self.history),
                 "thresholds": [rounded(threshold) for threshold in last.thresholds],
                 "learning_rate": rounded(float(self.schedule.get_last_lr()[0])),
                 "seconds": rounded(self.costs.seconds),
@@ -322,7 +324,7 @@ class Run:
             return
         self.epochs_seen = epoch + 1
         plan = self.train_data.plan
-        self.visits[plan.order.numpy()] += 1
+        self.steps.begin_epoch()
         if self.arm.prunes and not plan.whole and epoch >= self.epochs // 2 and not self.snapshot:
             self.snapshot = {
                 "epoch": torch.tensor(epoch),
@@ -397,7 +399,7 @@ class Run:
             "random": random,
             "costs": costs,
             "history": self.history,
-            "visits": torch.from_numpy(self.visits.astype(np.int32)),
+            "steps": self.steps.state_dict(),
             "epochs_seen": self.epochs_seen,
             "position": self.position,
             "loss_sum": self.loss_sum,
@@ -418,7 +420,7 @@ class Run:
         if self.rank and self.costs.cpu_seconds is not None:
             self.costs.cpu_seconds = 0.0  # that of all ranks is in the first one's
         self.history = state["history"]
-        self.visits = state["visits"].numpy().astype(np.uint16)
+        self.steps.load_state_dict(state["steps"])
         self.epochs_seen = state["epochs_seen"]
         self.position = state["position"]
         self.loss_sum = state["loss_sum"].to(self.device)
@@ -475,7 +477,7 @@ class Run:
         labels = self.task.labels(self.train_set) if self.task.labels is not None else None
         return {
             "scores": scores,
-            "visits": self.visits,
+            "visits": self.steps.visits,
             "easiest": by_score[:12],
             "hardest": by_score[::-1][:12],
             **({} if labels is None else {"labels": np.asarray(labels)}),

@@ -1,0 +1,162 @@
+"""What the recipes of instruction tuning share: questions, and answers that a tiny Llama learns to give."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+from transformers import LlamaForCausalLM
+
+from infobatch import PerSample, scoring
+from infobatch.lab.recipes.evaluation import batches, only_looking
+from infobatch.lab.recipes.stories260k import BOS, EOS, Stories260K
+
+NUM_HELD_OUT = 1000
+MAX_LENGTH, MAX_PROMPT = 192, 96
+NUM_SMOKE = 64
+IGNORED = -100
+
+Sample = tuple[torch.Tensor, torch.Tensor]
+
+
+class Exchange(NamedTuple):
+    """A question and its answer, as texts."""
+
+    question: str
+    answer: str
+
+
+@dataclass
+class InstructionTuning(ABC):
+    """The pretrained Llama of 260,032 parameters, the loss of the answer's tokens alone, AdamW.
+
+    A sample is ``(tokens, labels)``, where the labels of the prompt are −100.
+
+    Options:
+        count: train on this many rows, the first ones; 0 is all of them.
+        epochs: how often each is trained on; 0 is the recipe's own number.
+    """
+
+    folder: Path | None = None
+    smoke: bool = False
+    count: int = 0
+    epochs: int = 0
+
+    batch_size = 32
+    learning_rate = 2e-3
+    evaluate_every = 2
+    metric = "answer loss"
+    unit = "nats"
+    higher_is_better = False
+    margin = 0.02
+
+    def __post_init__(self) -> None:
+        for name in ("count", "epochs"):
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is not a whole number from 0 (the usual one) on."
+                )
+        self.epochs = self.epochs or self.usual_epochs
+        self.pretrained = Stories260K(self.folder)
+        self.tokenizer = self.pretrained.tokenizer()
+
+    @property
+    @abstractmethod
+    def usual_epochs(self) -> int:
+        """As many as help."""
+
+    @abstractmethod
+    def exchanges(self) -> tuple[list[Exchange], list[Exchange]]:
+        """What may be trained on, and what is held out."""
+
+    @cached_property
+    def _encoded(self) -> tuple[list[Sample], list[Sample]]:
+        train, held_out = self.exchanges()
+        order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(0))
+        test = [held_out[number] for number in order[:NUM_HELD_OUT]]
+        if self.count > len(train):
+            raise ValueError(
+                f"count={self.count} is more than the {len(train):,} rows that there are."
+            )
+        train = train[: self.count or None]
+        if self.smoke:
+            train, test = train[:NUM_SMOKE], test[:NUM_SMOKE]
+        return [self.encode(row) for row in train], [self.encode(row) for row in test]
+
+    @cached_property
+    def _tokens_per_answer(self) -> float:
+        train, _ = self._encoded
+        return sum(int((labels != IGNORED).sum()) for _, labels in train) / len(train)
+
+    def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
+        """The chosen rows to train, and 1,000 that are held out."""
+        train, test = self._encoded
+        return Answers(train), Answers(test)
+
+    def encode(self, exchange: Exchange) -> Sample:
+        """The tokens and labels. A prompt is cut to half of the length, an answer to what is left."""
+        prompt = self.tokenizer.encode(f"Question: {exchange.question}")[:MAX_PROMPT]
+        prompt = [BOS, *prompt, *self.tokenizer.encode("\nAnswer:")]
+        answer = [*self.tokenizer.encode(exchange.answer), EOS]
+        tokens = torch.tensor([*prompt, *answer][:MAX_LENGTH])
+        labels = tokens.clone()
+        labels[: len(prompt)] = IGNORED
+        return tokens, labels
+
+    def collate(self, samples: list[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pad to the batch's longest. A causal model does not look at padding on the right."""
+        return (
+            pad_sequence([tokens for tokens, _ in samples], True, padding_value=EOS),
+            pad_sequence([labels for _, labels in samples], True, padding_value=IGNORED),
+        )
+
+    def model(self) -> LlamaForCausalLM:
+        """stories260K, pretrained on children's stories."""
+        return self.pretrained.model()
+
+    def losses(self, model: nn.Module, batch: Any) -> PerSample:
+        """The loss of the answers' tokens; the score is the mean over a row's own.
+
+        They are divided by the usual number of tokens and not by this batch's, for pruning changes
+        that one: a row's loss does not depend on what else is in its batch.
+        """
+        tokens, labels = batch
+        return scoring.causal_lm(
+            model(input_ids=tokens, use_cache=False).logits,
+            labels,
+            num_items=torch.tensor(len(labels) * self._tokens_per_answer),
+        )
+
+    def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
+        """The mean loss of the answers' tokens, in nats."""
+        total, count = 0.0, 0
+        with only_looking(model) as device:
+            for tokens, labels in batches(data, 50, collate_fn=self.collate):
+                logits = model(input_ids=tokens.to(device), use_cache=False).logits
+                total += float(scoring.token_losses(logits, labels.to(device)).sum())
+                count += int((labels != IGNORED).sum())
+        return total / count
+
+    def show(self, data: Dataset[Any], index: int) -> str:
+        """The question and its answer."""
+        return self.tokenizer.decode(data[index][0].tolist())
+
+
+class Answers(Dataset[Sample]):
+    """Encoded rows."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.samples[index]

@@ -1,0 +1,147 @@
+"""What a training step is: which samples of a batch are trained on, and what that costs.
+
+Most arms train on every sample of a batch, because the epoch's plan has left out the others already.
+The arm ``stream`` scores the whole batch first, and trains on a part of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from infobatch import InfoBatch, PerSample, StreamPruner
+from infobatch.lab.run.data import part_of
+from infobatch.lab.run.result import rounded
+from infobatch.savings import FORWARD
+from infobatch.stream import Kept
+
+Losses = Callable[[nn.Module, Any], torch.Tensor | PerSample]
+Overhead = Callable[[], AbstractContextManager[None]]
+
+
+class Step(NamedTuple):
+    """One step, before its backward pass."""
+
+    loss: torch.Tensor  # for backward()
+    size: int  # of the batch, as the loader made it
+    forwarded: int  # sample passes; a forward pass without gradients counts as a third of one
+    backpropagated: int
+
+
+class Steps(ABC):
+    """The steps of a run. ``visits`` counts how often each sample was trained on."""
+
+    def __init__(self, data: InfoBatch, losses: Losses, overhead: Overhead) -> None:
+        self._data, self._losses, self._overhead = data, losses, overhead
+        self.visits = np.zeros(len(data.scores), np.uint16)
+
+    def begin_epoch(self) -> None:  # noqa: B027 - most have nothing to do
+        """Called when the epoch's plan is drawn, but not where a run is resumed within the epoch."""
+
+    @abstractmethod
+    def take(self, model: nn.Module, batch: Any) -> Step:
+        """The loss of a batch."""
+
+    @abstractmethod
+    def savings(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What is written of the epoch that ends, after those in ``history``."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beyond the state of the data set."""
+        return {"visits": torch.from_numpy(self.visits.astype(np.int32))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        self.visits = state["visits"].numpy().astype(np.uint16)
+
+
+class PlannedSteps(Steps):
+    """Steps on every sample of a batch: what to leave out is decided before the epoch."""
+
+    def begin_epoch(self) -> None:
+        """Count the visits of the whole epoch."""
+        self.visits[self._data.plan.order.numpy()] += 1
+
+    def take(self, model: nn.Module, batch: Any) -> Step:
+        """The weighted mean of the batch's losses."""
+        losses = self._losses(model, batch)
+        with self._overhead():
+            loss = self._data.update(losses)
+        size = len(per_sample(losses).losses)
+        return Step(loss, size, forwarded=size, backpropagated=size)
+
+    def savings(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """As the plan has it."""
+        last = self._data.savings.epochs[-1]
+        return {
+            "kept_fraction": rounded(last.kept_fraction),
+            "samples": last.made,
+            "samples_saved": self._data.savings.saved,
+        }
+
+
+class StreamedSteps(Steps):
+    """Steps on a part of each batch, which a forward pass without gradients has just scored.
+
+    Every epoch of ``data`` is whole. The model is in training mode for both passes, as in the loop
+    that docs/few-epochs.md shows.
+    """
+
+    def __init__(
+        self, data: InfoBatch, losses: Losses, overhead: Overhead, pruner: StreamPruner
+    ) -> None:
+        super().__init__(data, losses, overhead)
+        self._pruner = pruner
+        self._scored = self._trained = 0
+
+    def take(self, model: nn.Module, batch: Any) -> Step:
+        """An unbiased estimate of the mean of the batch's losses."""
+        with self._overhead():
+            with torch.no_grad():
+                whole = per_sample(self._losses(model, batch))
+            kept = self._pruner.select(whole.scores)
+            self._count_visits(kept)  # before update(), which may end the epoch
+            self._data.update(whole)
+        size, trained = kept.batch_size, len(kept)
+        losses = per_sample(self._losses(model, part_of(batch, kept.index, size))).losses
+        before = round(FORWARD * self._scored)
+        self._scored += size
+        self._trained += trained
+        scoring = round(FORWARD * self._scored) - before  # so that the sum is rounded once
+        return Step(kept.mean(losses), size, forwarded=scoring + trained, backpropagated=trained)
+
+    def _count_visits(self, kept: Kept) -> None:
+        """The batches of a whole epoch follow its plan, one after the other."""
+        place = self._scored % len(self.visits)
+        rows = self._data.plan.order[place : place + kept.batch_size]
+        self.visits[rows[kept.index.cpu()].numpy()] += 1
+
+    def savings(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The share that was trained on, and the passes saved so far: below 0 if it did not pay."""
+        trained = self._trained - sum(epoch["samples"] for epoch in history)
+        return {
+            "kept_fraction": rounded(trained / self._data.savings.epochs[-1].made),
+            "samples": trained,
+            "samples_saved": self._scored - round(FORWARD * self._scored) - self._trained,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the pruner with the visits."""
+        return {**super().state_dict(), "pruner": self._pruner.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the draws that come next."""
+        super().load_state_dict(state)
+        self._pruner.load_state_dict(state["pruner"])
+        self._scored, self._trained = state["pruner"]["scored"], state["pruner"]["trained"]
+
+
+def per_sample(losses: torch.Tensor | PerSample) -> PerSample:
+    """What a task's ``losses()`` returned, with the losses as scores where it has no others."""
+    return losses if isinstance(losses, PerSample) else PerSample(losses, losses)
