@@ -1,22 +1,26 @@
 """Run the tests of the core with the oldest and the newest torch and with every Python, for docs/versions.md.
 
 python benchmarks/matrix.py
-python benchmarks/matrix.py --only 3.11:2.13.0
+python benchmarks/matrix.py --only 3.12:newest
 python benchmarks/matrix.py --write-only
 
-Each pair gets an environment of its own, made by uv, which also fetches the Python if it can. Rows are
-stored as they are finished, and a pair that was stored for this version is not run again. Without a GPU
-set UV_TORCH_BACKEND=cpu, or torch brings gigabytes of CUDA packages.
+Each pair gets a fresh virtual environment, which is deleted afterwards. Interpreters are taken from the PATH,
+from pyenv and from uv, wherever one is found. Rows are stored as they are finished; a pair that is stored for
+this version is run again only by ``--only``. On Linux, PyPI's torch brings several gigabytes of CUDA packages:
+without a GPU, set ``PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,55 +35,109 @@ PAIRS = (
     ("3.10", "2.6.0"),
     ("3.13", "2.6.0"),
     ("3.10", NEWEST),
-    ("3.11", NEWEST),
+    ("3.11", "2.13.0"),  # what constraints.txt has
     ("3.12", NEWEST),
     ("3.13", NEWEST),
 )
 TESTS = ["plan", "epoch", "memory", "policies", "distributed"]
 TESTS += [f"test_{name}.py" for name in ("reference", "pitfalls", "savings", "schedule", "errors")]
-NEEDED = ["pytest", "pytest-xdist", "hypothesis", "scipy", "pyarrow", "datasets"]
+NEEDED = ["pytest", "hypothesis", "scipy", "pyarrow", "datasets"]
+INSTALL_SECONDS = 1800
 VERSIONS = (
     "import sys, torch, numpy; print(sys.version.split()[0], torch.__version__, numpy.__version__)"
 )
 
 
+class NotInstalledError(Exception):
+    """A pair that cannot be tested on this machine, with the reason."""
+
+
+def candidates(version: str) -> Iterator[str]:
+    """Where an interpreter of this version may be."""
+    yield sys.executable
+    if on_path := shutil.which(f"python{version}"):
+        yield on_path
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for path in sorted(pyenv.glob(f"versions/{version}.*/bin/python")):
+        yield str(path)
+    if uv := shutil.which("uv"):
+        answer = subprocess.run(
+            [uv, "python", "find", version], capture_output=True, text=True, check=False
+        )
+        if not answer.returncode:
+            yield answer.stdout.strip()
+
+
+def interpreter(version: str) -> str:
+    """The first candidate that starts and is of this version: a shim of pyenv may do neither."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    for candidate in candidates(version):
+        answer = subprocess.run(
+            [candidate, "-c", code], capture_output=True, text=True, check=False
+        )
+        if answer.stdout.strip() == version:
+            return candidate
+    raise NotInstalledError(f"no Python {version} was found")
+
+
+def install(python: str, torch: str, folder: Path) -> str:
+    """Make an environment with torch, this package and what its tests import; returns its Python."""
+    fresh = str(folder / "venv" / "bin" / "python")
+    requirement = "torch" if torch == NEWEST else f"torch=={torch}"
+    for command in (
+        [interpreter(python), "-m", "venv", str(folder / "venv")],
+        [fresh, "-m", "pip", "install", "--quiet", requirement, *NEEDED, str(ROOT)],
+    ):
+        try:
+            run = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            raise NotInstalledError(f"not installed after {INSTALL_SECONDS // 60} min") from None
+        if run.returncode:
+            errors = [line for line in run.stderr.splitlines() if line.startswith("ERROR:")]
+            raise NotInstalledError((errors or ["pip failed"])[-1].removeprefix("ERROR: "))
+    return fresh
+
+
 def try_pair(python: str, torch: str) -> dict[str, Any]:
-    """Install and test one pair; the row says what was installed and what came of it."""
+    """Install and test one pair; the row says what was installed and how the tests ended."""
     row = {"python": python, "torch": torch, "infobatch": infobatch.__version__}
     with tempfile.TemporaryDirectory() as folder:
-        interpreter = str(Path(folder) / "venv" / "bin" / "python")
-        requirement = "torch" if torch == NEWEST else f"torch=={torch}"
-        for command in (
-            ["uv", "venv", "--python", python, str(Path(folder) / "venv")],
-            ["uv", "pip", "install", "--python", interpreter, requirement, *NEEDED, str(ROOT)],
-        ):
-            run = subprocess.run(command, capture_output=True, text=True, check=False)
-            if run.returncode:
-                return row | {"outcome": "could not be installed here", "why": run.stderr[-500:]}
+        try:
+            fresh = install(python, torch, Path(folder))
+        except NotInstalledError as reason:
+            return row | {"outcome": f"could not be installed here: {reason}"}
         versions = subprocess.run(
-            [interpreter, "-c", VERSIONS], capture_output=True, text=True, check=True
+            [fresh, "-c", VERSIONS], capture_output=True, text=True, check=True
         )
         row |= dict(zip(("python", "torch", "numpy"), versions.stdout.split(), strict=True))
         tests = [str(ROOT / "tests" / name) for name in TESTS]
+        # Not the sources beside the tests: what is tested is the package that was installed.
+        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         run = subprocess.run(
-            [interpreter, "-m", "pytest", "-q", "--override-ini", "testpaths=", *tests],
+            [fresh, "-m", "pytest", "-q", "--override-ini", "testpaths=", *tests],
             capture_output=True,
             text=True,
             check=False,
             cwd=ROOT,
+            env=variables | {"OMP_NUM_THREADS": "1"},
         )
-    outcome = run.stdout.strip().splitlines()[-1]
+    lines = run.stdout.strip().splitlines() or run.stderr.strip().splitlines()
+    failed = [line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
     return row | {
-        "outcome": re.sub(r" in .*", "", outcome.strip("= ")),
+        "outcome": re.sub(r" in .*", "", lines[-1].strip("= ")),
         "passed": not run.returncode,
+        "failed": failed,
     }
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """The rows as the page shows them."""
     lines = ["| Python | torch | numpy | tests of the core |", "|---|---|---|---|"]
-    for row in rows.values():
-        cells = (row["python"], row["torch"], row.get("numpy", "–"), row["outcome"])
+    for python, torch in PAIRS:
+        row = rows.get(f"{python}:{torch}", {"python": python, "torch": torch})
+        cells = (row["python"], row["torch"], row.get("numpy", "–"), row.get("outcome", "not run"))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -87,17 +145,21 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 def main() -> None:
     """Run the pairs that are missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="one pair, PYTHON:TORCH")
+    parser.add_argument("--only", help="one pair, PYTHON:TORCH, also if it is stored")
     parser.add_argument("--write-only", action="store_true", help="run nothing, write the page")
     options = parser.parse_args()
     rows = json.loads(STORED.read_text()) if STORED.exists() else {}
-    pairs = [tuple(options.only.split(":"))] if options.only else PAIRS
+    missing = [
+        (python, torch)
+        for python, torch in PAIRS
+        if rows.get(f"{python}:{torch}", {}).get("infobatch") != infobatch.__version__
+    ]
+    pairs = [tuple(options.only.split(":"))] if options.only else missing
     for python, torch in () if options.write_only else pairs:
         name = f"{python}:{torch}"
-        if rows.get(name, {}).get("infobatch") != infobatch.__version__:
-            rows[name] = try_pair(python, torch)
-            print(name, rows[name]["outcome"], flush=True)
-            STORED.write_text(json.dumps(rows, indent=1) + "\n")
+        rows[name] = try_pair(python, torch)
+        print(name, rows[name]["outcome"], *rows[name].get("failed", ()), sep="\n  ", flush=True)
+        STORED.write_text(json.dumps(rows, indent=1) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(before + BEGIN + table(rows) + END + after)

@@ -1,6 +1,8 @@
 """Every example in the README and the docs runs, and the README's numbers are the stored ones."""
 
+import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -290,3 +292,35 @@ def test_links_lead_somewhere():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def script_of(name):
+    """The functions of a script in benchmarks/, without running it."""
+    return runpy.run_path(str(ROOT / "benchmarks" / name))
+
+
+def test_tested_versions_are_those_that_were_run():
+    stored = json.loads((ROOT / "benchmarks/results/matrix.json").read_text())
+    page = (ROOT / "docs/versions.md").read_text()
+    assert script_of("matrix.py")["table"](stored) in page
+
+
+@pytest.mark.parametrize("policy", infobatch.policies.POLICIES)
+def test_cards_say_what_was_measured(policy):
+    script = script_of("policy_results.py")
+    card = (ROOT / f"docs/policies/{policy}.md").read_text()
+    section = script["measured"](policy)
+    assert script["BEGIN"] + section + script["END"] in card, "Run `make results`."
+
+
+def test_what_was_measured_of_a_policy_can_be_written_again(tmp_path):
+    script = script_of("policy_results.py")
+    card = tmp_path / "mean.md"
+    text = (ROOT / "docs/policies/mean.md").read_text()
+    assert "| `fashion` | `infobatch` |" in text
+    card.write_text(re.sub(r"(?m)^\| `fashion` .*\n", "", text))
+    script["write_into"](card, script["measured"]("mean"))
+    assert card.read_text() == text
+    card.write_text("# a page without marks\n")
+    with pytest.raises(SystemExit, match="has no lines <!-- measured"):
+        script["write_into"](card, "")

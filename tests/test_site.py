@@ -20,6 +20,9 @@ from browsers import chromium_path
 
 ROOT = Path(__file__).parent.parent
 OUTPUT = Path(os.environ.get("INFOBATCH_TEST_OUTPUT", "test-output"))
+# Pages that are worth a look after a change of the theme or the styles.
+PICTURES = ["index.html", "usage.html", "how-it-works.html", "policies.html"]
+PICTURES += ["policies/mean.html", "results/index.html", "api/index.html"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,9 @@ def test_nothing_is_loaded_from_elsewhere(site):
 
 
 def test_every_public_name_is_in_the_reference(site):
-    pages = "".join(page.read_text() for page in sorted((site / "api").glob("*.html")))
+    folders = ("api", "policies")
+    paths = [path for folder in folders for path in sorted((site / folder).glob("*.html"))]
+    pages = "".join(path.read_text() for path in paths)
     modules = {
         "infobatch": set(infobatch.__all__) - {"coresets", "scoring"},
         "infobatch.policies": infobatch.policies.__all__,
@@ -60,6 +65,16 @@ def test_every_public_name_is_in_the_reference(site):
             anchors = (f'id="{module}.{name}"', f'id="{module}.{name}.{name}"')
             anchors += (f'id="infobatch.policies.{name}"',)
             assert any(anchor in pages for anchor in anchors), f"{module}.{name} is missing"
+
+
+def test_every_policy_has_a_card(site):
+    table = (site / "policies.html").read_text()
+    for name, rule in infobatch.policies.POLICIES.items():
+        card = (site / f"policies/{name}.html").read_text()
+        assert f'id="infobatch.policies.{rule.__name__}"' in card
+        assert f'href="policies/{name}.html"' in table
+        for section in ("when-to-use-it", "when-not-to-use-it"):
+            assert f'id="{section}"' in card, name
 
 
 def test_formulas_and_examples_are_pages(site):
@@ -92,8 +107,9 @@ def address(site):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("colours", ["light", "dark"])
 @pytest.mark.parametrize(("device", "width"), [("phone", 400), ("desktop", 1280)])
-def test_in_chromium(site, address, device, width):
+def test_in_chromium(site, address, device, width, colours):
     """No page scrolls sideways or asks for another machine, and the search finds things."""
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - the fast tests need no browser
 
@@ -101,7 +117,9 @@ def test_in_chromium(site, address, device, width):
         browser = playwright.chromium.launch(
             executable_path=chromium_path(playwright), args=["--no-sandbox"]
         )
-        page = browser.new_page(viewport={"width": width, "height": 900})
+        page = browser.new_page(
+            viewport={"width": width, "height": 900}, color_scheme=colours
+        )
         errors, requested = [], []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: requested.append(request.url))
@@ -110,8 +128,9 @@ def test_in_chromium(site, address, device, width):
             name = path.relative_to(site).as_posix()
             page.goto(address + name, wait_until="load")
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-            if name in ("index.html", "how-it-works.html", "api/policies.html"):
-                picture = f"site-{name.replace('/', '-').removesuffix('.html')}-{device}.png"
+            if name in PICTURES:
+                stem = name.replace("/", "-").removesuffix(".html")
+                picture = f"site-{stem}-{device}-{colours}.png"
                 page.screenshot(path=OUTPUT / picture, full_page=True)
         page.goto(address + "index.html", wait_until="load")
         page.keyboard.press("/")

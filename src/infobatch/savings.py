@@ -49,8 +49,8 @@ class EpochPasses:
     def saved(self) -> int:
         """The passes that full data would have needed beyond those made.
 
-        An epoch that was broken off, or is still running, has saved in proportion to its progress:
-        breaking off is no saving.
+        An epoch that was left early, or is still running, has saved in proportion to its progress:
+        what was not trained on for that reason is not a saving.
         """
         return (self.full - self.planned) * self.made // self.planned
 

@@ -176,7 +176,7 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match="a model without a linear layer"):
         trained(model=lambda: nn.Conv1d(1, 1, 1))
     with pytest.raises(
-        ValueError, match=r"got 'fc', which the model lacks. Its linear layers are \['0', '4'\]"
+        ValueError, match=r"got 'fc', which the model does not have. Its linear layers are \['0', '4'\]"
     ):
         trained(head="fc")
     with pytest.raises(
@@ -189,7 +189,7 @@ def test_errors(tmp_path):
         )
     trained(checkpoint=tmp_path / "proxy.pt")
     with pytest.raises(
-        ValueError, match=r"holds a proxy with other settings: .*Choose another path"
+        ValueError, match=r"holds a proxy with different settings: .*Choose another path"
     ):
         trained(checkpoint=tmp_path / "proxy.pt", epochs=5)
     with pytest.raises(ValueError, match="got 5 labels for 97 samples"):

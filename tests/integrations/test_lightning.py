@@ -636,7 +636,7 @@ def test_errors():
     )
     fails(
         ValueError,
-        "found a train loader with the sampler of another InfoBatch than its own",
+        "found a train loader with the sampler of a different InfoBatch than its own",
         loader=lambda _: loader_of(pruned()),
     )
     fails(

@@ -45,7 +45,7 @@ def test_a_file_of_ones_own():
             "accept, in its own unit",
         ),
         ("margin = 0.5", "margin = 0", "margin = 0, expected a number above 0."),
-        ("epochs = 8", "epochs = 0.5", "epochs = 0.5, expected a whole number, 1 or more."),
+        ("epochs = 8", "epochs = 0.5", "epochs = 0.5, expected an integer >= 1."),
         ('metric = "accuracy"', "metric = 3", "metric = 3, expected its name, a text."),
     ],
 )

@@ -298,7 +298,7 @@ def test_samples_that_are_named_twice_or_by_no_number(tmp_path, suffix, index):
     export._FORMATS[suffix][1](path, {"index": np.array(index), "score": np.ones(3)})
     with pytest.raises(
         ValueError,
-        match=rf"scores{suffix}' names samples by numbers that are not whole, or names one twice, in "
+        match=rf"scores{suffix}' has indices that are not integers, or one index twice, in "
         r"its column 'index'\. Expected one row for each sample that has a score\.",
     ):
         infobatch.Pruner(5, EPOCHS, initial_scores=path)
@@ -309,7 +309,7 @@ def test_scores_that_are_text(tmp_path):
     path.write_text("index,score\n0,high\n1,low\n")
     with pytest.raises(
         ValueError,
-        match=r"scores\.csv' has something else than numbers in its column 'score' \(.*'high'.*\)\. "
+        match=r"scores\.csv' has values that are not numbers in its column 'score' \(.*'high'.*\)\. "
         r"Expected what export_scores\(\) writes; a score may be missing\.",
     ):
         infobatch.Pruner(5, EPOCHS, initial_scores=path)

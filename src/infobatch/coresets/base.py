@@ -140,7 +140,7 @@ def _settings(
         known = (
             f"Expected some of {', '.join(method.options)}." if method.options else "It has none."
         )
-        raise TypeError(f"select({name!r}) got the option {unknown[0]!r}, which it lacks. {known}")
+        raise TypeError(f"select({name!r}) got the option {unknown[0]!r}, which it does not have. {known}")
     settings = dict(options)
     if method.validates and given.validation is not None:
         parts = {need: given.validation.find(need) for need in method.validates}
@@ -179,7 +179,7 @@ def _count(name: str, given: Inputs, values: Mapping[str, Any]) -> int:
     if len(set(counts.values())) > 1:
         raise ValueError(
             f"select({name!r}) got inputs of different numbers of samples: "
-            f"{', '.join(f'{need} {length}' for need, length in counts.items())}. Expected as many of each."
+            f"{', '.join(f'{need} {length}' for need, length in counts.items())}. Expected the same number of each."
         )
     return next(iter(counts.values()))
 

@@ -70,8 +70,8 @@ def _layer(
     outputs = as_floats(call, "logits", logits, ndim=(2,)).to(values)
     if len(outputs) != len(values):
         raise ValueError(
-            f"{call} got features of {len(values)} and logits of {len(outputs)} samples, expected as "
-            "many of both."
+            f"{call} got features of {len(values)} and logits of {len(outputs)} samples, expected the "
+            "same number of both."
         )
     targets = one_hot(call, labels, outputs)
     return with_one(values), outputs.softmax(1) - targets, outputs.clone(), targets

@@ -98,8 +98,8 @@ def cal(features: Array, probabilities: Array, *, neighbours: int = 10) -> torch
     count = len(values)
     if len(outputs) != count:
         raise ValueError(
-            f"{call} got features of {count} and probabilities of {len(outputs)} samples, expected as "
-            "many of both."
+            f"{call} got features of {count} and probabilities of {len(outputs)} samples, expected the "
+            "same number of both."
         )
     if not 1 <= neighbours < count:
         raise ValueError(

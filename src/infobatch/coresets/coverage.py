@@ -36,7 +36,7 @@ def ccs(
             f"{1 - k / count:.3g}: at least k samples must remain."
         )
     if strata < 1:
-        raise ValueError(f"{call} got strata={strata}, expected 1 or more.")
+        raise ValueError(f"{call} got strata={strata}, expected an integer >= 1.")
     rng = np.random.default_rng(seed)
     remaining = np.argsort(values, kind="stable")[: count - hardest]
     members = _in_strata(values, remaining, strata)

@@ -64,7 +64,7 @@ def find_head(model: nn.Module, head: str | None) -> nn.Module:
     if head is not None:
         if head not in modules:
             raise ValueError(
-                f"proxy(head=…) got {head!r}, which the model lacks. Its linear layers are "
+                f"proxy(head=…) got {head!r}, which the model does not have. Its linear layers are "
                 f"{[name for name, layer in modules.items() if isinstance(layer, nn.Linear)]}."
             )
         return modules[head]

@@ -221,7 +221,7 @@ class Training:
         state: dict[str, Any] = torch.load(self.checkpoint, weights_only=True)
         if state["settings"] != asdict(self.settings):
             raise ValueError(
-                f"proxy(checkpoint={str(self.checkpoint)!r}) holds a proxy with other settings: "
+                f"proxy(checkpoint={str(self.checkpoint)!r}) holds a proxy with different settings: "
                 f"{state['settings']}, here {asdict(self.settings)}. Choose another path, or delete it."
             )
         done = state["done"]

@@ -30,7 +30,7 @@ def dataset_quantization(
     count = len(values)
     k = check_k(call, k, count)
     if bins < 1:
-        raise ValueError(f"{call} got bins={bins}, expected 1 or more.")
+        raise ValueError(f"{call} got bins={bins}, expected an integer >= 1.")
     bins = min(bins, count)
     rng = np.random.default_rng(seed)
     rest = np.arange(count)

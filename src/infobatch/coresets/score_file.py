@@ -71,7 +71,7 @@ def _in_order(call: str, table: Table) -> Table:
     if not np.array_equal(index[order], np.arange(len(index))):
         raise ValueError(
             f"{call}: the file has {len(index)} rows for the samples {index.min()} to {index.max()}, "
-            "expected one for each sample from 0 on. Where ranks wrote a file each, put them together."
+            "expected one for each sample, counted from 0. If each rank wrote its own file, concatenate them."
         )
     return {name: values[order] for name, values in table.items()}
 

@@ -124,7 +124,7 @@ def last_layer_gradients(features: Array, probabilities: Array, labels: Array) -
     if len(outputs) != len(values):
         raise ValueError(
             f"{call} got features of {len(values)} and probabilities of {len(outputs)} samples, "
-            "expected as many of both."
+            "expected the same number of both."
         )
     errors = outputs - one_hot(call, labels, outputs)
     return OuterProducts(errors.to(values), with_one(values))

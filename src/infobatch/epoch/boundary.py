@@ -42,8 +42,8 @@ def exchange_losses(run: Run) -> None:
     headers = ranks.communicator.gather(torch.tensor(header)).cpu()
     if not bool((headers[:, :3] == headers[0, :3]).all()):
         raise RuntimeError(
-            "The ranks have drawn different plans for this epoch, so their losses cannot be put "
-            "together. Expected the same seed, policy, delta, num_epochs and data on each, and "
+            "The ranks have drawn different plans for this epoch, so their losses cannot be "
+            "merged. Expected the same seed, policy, delta, num_epochs and data on each, and "
             "the same state loaded on each."
         )
     forms = set(headers[:, 3].tolist()) - {0}

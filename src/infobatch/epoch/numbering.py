@@ -35,6 +35,6 @@ class Numbering:
         return epoch + self.offset
 
     def skip_one(self) -> None:
-        """The caller does not count an epoch that was broken off, and we do."""
+        """The caller does not count an epoch that was left early, and we do."""
         assert self.offset is not None
         self.offset += 1

@@ -26,7 +26,7 @@ def loader_at_work(sampler: object) -> Any | None:
     """The prepared loader that is in the middle of an iteration with this sampler, if there is one.
 
     From the call of ``set_epoch`` at the iteration's start until the end of the loop. One that was
-    broken off counts until it is iterated again.
+    left early counts until it is iterated again.
     """
     if not in_use():
         return None

@@ -274,7 +274,7 @@ class InfoBatchCallback(Callback):
             self._pruner = pruner
         if pruner is not self._pruner:
             raise ValueError(
-                "InfoBatchCallback found a train loader with the sampler of another InfoBatch than its "
+                "InfoBatchCallback found a train loader with the sampler of a different InfoBatch than its "
                 "own, which would begin without scores. Build the InfoBatch once, not with every "
                 "loader, and pass that one to InfoBatchCallback(train_data)."
             )

@@ -45,8 +45,8 @@ class Task:
 
     ``data()`` returns the training and the test set; ``model()`` a fresh network; ``losses(model,
     batch)`` the batch's per-sample losses (or a ``PerSample`` of ``infobatch.scoring``);
-    ``evaluate(model, data)`` the metric on a data set. ``metric`` is its name, and ``margin`` the loss
-    of it that one would accept, in the metric's own unit, stated before any run.
+    ``evaluate(model, data)`` the metric on a data set. ``metric`` is its name, and ``margin`` the largest
+    drop in it that you would accept, in its own unit, stated before any run.
 
     ``unit`` is the word for a difference in the metric, such as ``"points"``. ``counts_items`` says
     that the metric is the percentage of test items that the model gets right, so that the report can
@@ -86,7 +86,7 @@ class Task:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise TaskError(
-                    f"{self.name}: {name} = {value!r}, expected a whole number, 1 or more."
+                    f"{self.name}: {name} = {value!r}, expected an integer >= 1."
                 )
         for name in ("margin", "learning_rate"):
             value = getattr(self, name)
@@ -163,8 +163,8 @@ def as_task(name: str, source: Any) -> Task:
         raise TaskError(
             f"{name} does not define {', '.join(missing)}. Expected data() -> (train, test), model(), "
             "losses(model, batch) -> one loss per sample, evaluate(model, data) -> number, and two "
-            'settings: metric, the name of that number, such as "accuracy"; and margin, the loss of '
-            "it that you would accept, in its own unit: 0.5 for half a point of an accuracy in "
+            'settings: metric, the name of that number, such as "accuracy"; and margin, the largest '
+            "drop in it that you would accept, in its own unit: 0.5 for half a point of an accuracy in "
             "percent, 0.005 for the same of a fraction."
         )
     return Task(**values)  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ def _from_file(path: Path, num_samples: int) -> FloatArray:
     index, known = (_numbers(path, name, table[name]) for name in (INDEX, SCORE))
     if (index != np.floor(index)).any() or len(np.unique(index)) < len(index):
         raise ValueError(
-            f"initial_scores={str(path)!r} names samples by numbers that are not whole, or names one "
+            f"initial_scores={str(path)!r} has indices that are not integers, or one index "
             f"twice, in its column {INDEX!r}. Expected one row for each sample that has a score."
         )
     if len(index) and not (int(index.min()) >= 0 and int(index.max()) < num_samples):
@@ -103,7 +103,7 @@ def _numbers(path: Path, name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.
         return column.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"initial_scores={str(path)!r} has something else than numbers in its column {name!r} "
+            f"initial_scores={str(path)!r} has values that are not numbers in its column {name!r} "
             f"({error}). Expected what export_scores() writes; a score may be missing."
         ) from None
 

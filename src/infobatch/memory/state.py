@@ -164,7 +164,7 @@ def _check_fit(fields: dict[str, Any], num_samples: int, ranks: Ranks) -> None:
         raise ValueError(
             f"load_state_dict() got the scores of the samples {_samples_of(fields['shard'])}, but this "
             f"rank keeps those of {_samples_of(list(ranks.shard))}. A sharded state belongs to its "
-            "rank and number of ranks: load one per rank, with as many ranks as saved it."
+            "rank and number of ranks: load one per rank, with the same number of ranks."
         )
     owned = ranks.owned(num_samples)
     for name, column in fields["columns"].items():

@@ -57,11 +57,11 @@ def test_names():
         ("coreset:kcenter@0.3", "there is no coreset method 'kcenter'. Expected one of random, "),
         (
             "coreset:el2n",
-            "whose share is not above 0 and up to 1. Expected coreset:METHOD@FRACTION",
+            "whose share must be above 0 and at most 1. Expected coreset:METHOD@FRACTION",
         ),
         ("coreset:el2n@30", "whose share is not above 0"),
         ("coreset:el2n@0.3:beta=1", "el2n has no option 'beta', or it lacks a value"),
-        ("coreset:el2n@0.3:networks=0", "networks is not a whole number, 1 or more"),
+        ("coreset:el2n@0.3:networks=0", "networks must be an integer >= 1"),
         ("coreset:el2n@0.3+short", "short cannot be trained on a coreset"),
         ("coreset:el2n@0.3+coreset:el2n@0.3", "cannot be trained on a coreset"),
         ("coreset:el2n@0.3+fill", "There is no arm 'fill'"),
@@ -141,7 +141,7 @@ def test_a_subset_of_other_settings_is_refused(task, tmp_path):
     for folder in (tmp_path / "out/runs").iterdir():
         (folder / "result.json").unlink()
     with pytest.raises(
-        AssertionError, match="was chosen with other settings: batch_size = 8 there"
+        AssertionError, match="was chosen with different settings: batch_size = 8 there"
     ):
         compare(tmp_path / "out", "full,coreset:random@0.5", 1, task)
 

@@ -188,7 +188,7 @@ def stopped_run(folder, **more):
 
 def test_a_checkpoint_of_other_settings_says_which(tmp_path):
     run = stopped_run(tmp_path, epochs=9)
-    with pytest.raises(TaskError, match=r"other settings: epochs = 4 there, 9 here.*or delete"):
+    with pytest.raises(TaskError, match=r"different settings: epochs = 4 there, 9 here.*or delete"):
         run.train(lambda standing: None)
 
 

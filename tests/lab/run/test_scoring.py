@@ -98,8 +98,8 @@ def test_other_scores_are_another_arm(tmp_path):
 def test_what_is_refused(tmp_path):
     for arguments, message in [
         (("score", TINY, "--out", tmp_path / "scores.txt"), "expected a file name that ends in"),
-        (("score", TINY, "--proxy"), "--proxy got the task tiny_task, which names none"),
-        (("score", TINY, "--checkpoint", tmp_path / "no.pt"), "which is not there"),
+        (("score", TINY, "--proxy"), "--proxy got the task tiny_task, which defines none"),
+        (("score", TINY, "--checkpoint", tmp_path / "no.pt"), "which does not exist"),
         (("score", "nonsense"), "There is no recipe 'nonsense'"),
     ]:
         run = command(*arguments)

@@ -115,7 +115,7 @@ def test_not_decided_whether_lossless():
     )
     assert "where the margin is 0.5; its saving at equal quality is 2" in decision.sentence
     assert decision.sentence.endswith(
-        f"It leans towards using it; {decision.more_seeds.text} would tell."
+        f"It leans towards using it; deciding would take {decision.more_seeds.text}."
     )
 
 

@@ -49,11 +49,11 @@ def test_sentences():
     )
     assert text(-0.4 + NOISE) == (
         "Worse, perhaps within the margin of 0.5: −0.40 (−0.65 to −0.15) against full data. "
-        "It leans towards lossless; about 3 to 13 more seeds would tell."
+        "It leans towards lossless; deciding would take about 3 to 13 more seeds."
     )
     assert text([0.1]) == (
         "Not decided: +0.10 against full data, margin 0.5. "
-        "It leans towards lossless; about 2 to 4 more seeds would tell."
+        "It leans towards lossless; deciding would take about 2 to 4 more seeds."
     )
 
 

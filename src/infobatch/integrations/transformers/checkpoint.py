@@ -25,7 +25,7 @@ def read(folder: str) -> dict[str, Any]:
             f"train(resume_from_checkpoint=…) got {folder}, which has no {NAME}: it was not saved by "
             "an InfoBatchTrainer, or with save_only_model=True. Expected a checkpoint with the scores "
             "that the next epochs are pruned by. To begin pruning from a plain Trainer's weights, "
-            "load them into the model and start a new training."
+            "load them into the model and start a new run."
         )
     state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
     return state

@@ -25,7 +25,7 @@ def check_arguments(args: Any) -> None:
         if getattr(args, option, False):
             raise ValueError(
                 f"InfoBatchTrainer got {option}=True, expected False: it puts several sequences into "
-                "one row, whose losses cannot be told apart there. Train with padding, or without "
+                "one row, whose losses cannot be separated there. Train with padding, or without "
                 "pruning."
             )
     if args.n_gpu > 1:

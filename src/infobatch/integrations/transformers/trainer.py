@@ -220,7 +220,7 @@ class PrunedEpochs(_Base):
     def _end_epoch(self) -> None:
         """Close the epoch and log, before the Trainer evaluates and saves."""
         now = self._under_way
-        if now is not None and now.over:  # one that was broken off may be resumed
+        if now is not None and now.over:  # one that was left early may be resumed
             self._close(now)
 
     def _close(self, now: EpochUnderWay) -> None:

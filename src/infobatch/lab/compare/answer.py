@@ -177,7 +177,7 @@ def added_seeds(results: Results) -> str:
         return ""
     return (
         f"Seeds were added after results were seen ({', then '.join(map(str, stated))}). Stopping "
-        "when the answer pleases is wrong more often than the level says, in "
+        "once you like the answer is wrong more often than the level says, in "
         f"{ERROR_WITHOUT_DESIGN} instead of 2.5%. State --most-seeds before the first run to look "
         "as often as you like."
     )

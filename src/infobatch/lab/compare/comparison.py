@@ -173,7 +173,7 @@ class Comparison:
         differing = what_differs(before, self._fixed)
         if differing:
             raise ValueError(
-                f"{self.out} holds another comparison: {differing}. Choose another --out, or delete "
+                f"{self.out} already holds a different comparison: {differing}. Choose another --out, or delete "
                 f"{self.out} to start again. (More seeds and arms can be added.)"
             )
 
@@ -201,7 +201,7 @@ class Comparison:
         }
         if differing:
             raise ValueError(
-                f"{folder} holds runs with other settings than this comparison's: "
+                f"{folder} holds runs whose settings differ from this comparison's: "
                 f"{'; '.join(differing)} ({next(iter(differing.values()))}). Choose another --out, or "
                 "delete the folders of these runs, and they are made again."
             )

@@ -56,7 +56,7 @@ class Recipe:
     def __post_init__(self) -> None:
         one_of("prediction", self.prediction, PREDICTIONS)
         if not 0 <= self.min_snr < float("inf"):
-            raise ValueError(f"min_snr={self.min_snr} is not a number from 0 (off) on.")
+            raise ValueError(f"min_snr={self.min_snr}, expected a number >= 0; 0 turns it off.")
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
         """12,000 images to train, 2,000 to test, from −1 to 1, halved, with a margin to 16 × 16."""

@@ -81,7 +81,7 @@ def read_model(path: Path) -> LlamaForCausalLM:
     if at != len(weights):
         raise ValueError(
             f"{path} has {len(weights):,} weights where its header needs {at:,}. Expected llama2.c's "
-            "legacy form of a model (version 0); get the file again."
+            "legacy form of a model (version 0); download the file again."
         )
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -118,7 +118,7 @@ class Tokenizer:
         first_text = FIRST_BYTE + 256
         self.numbers = {token: i for i, token in enumerate(self.tokens) if i >= first_text}
         if any(b" " in token[1:] for token in self.numbers):
-            raise ValueError("Tokenizer() got a token with a space inside, expected words apart.")
+            raise ValueError("Tokenizer() got a token with a space inside, expected separate words.")
         self._encode_word = cache(self._merge)
 
     def encode(self, text: str) -> list[int]:

@@ -27,7 +27,7 @@ def read_checkpoint(path: Path, settings: RunSettings) -> dict[str, Any]:
     differing = what_differs(state["settings"], asdict(settings))
     if differing:
         raise TaskError(
-            f"{path} is of a run with other settings: {differing}. Expected those it was begun with; "
+            f"{path} belongs to a run with different settings: {differing}. Expected the settings that it was started with; "
             f"choose another --out, or delete {path.parent}."
         )
     return state

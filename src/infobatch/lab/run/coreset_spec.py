@@ -59,7 +59,7 @@ def parse_coreset(text: str) -> CoresetSpec:
     except ValueError:
         fraction = 0.0
     if not 0 < fraction <= 1:
-        raise ValueError(f"--arms got {text!r}, whose share is not above 0 and up to 1. {_EXAMPLE}")
+        raise ValueError(f"--arms got {text!r}, whose share must be above 0 and at most 1. {_EXAMPLE}")
     given = dict(part.partition("=")[::2] for part in rest)
     allowed = (*_OWN, *METHODS[method].options)
     for name, value in given.items():
@@ -72,5 +72,5 @@ def parse_coreset(text: str) -> CoresetSpec:
     arguments = {name: values.pop(name) for name in _OWN if name in values}
     for name in ("networks", "proxy_epochs"):
         if name in arguments and (not isinstance(arguments[name], int) or arguments[name] < 1):
-            raise ValueError(f"--arms got {text!r}: {name} is not a whole number, 1 or more.")
+            raise ValueError(f"--arms got {text!r}: {name} must be an integer >= 1.")
     return CoresetSpec(text, method, fraction, **arguments, options=values)

@@ -129,7 +129,7 @@ def run_once(
         differing = what_differs(finished["settings"], asdict(settings))
         if differing:
             raise ValueError(
-                f"{folder} holds a finished run with other settings: {differing}. Choose another "
+                f"{folder} already holds a finished run with different settings: {differing}. Choose another "
                 "--out, or delete the folder."
             )
         if not events:

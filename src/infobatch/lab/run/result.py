@@ -25,7 +25,7 @@ class Costs:
     evaluation_seconds: float = 0.0  # not part of ``seconds``
     selection_seconds: float = 0.0  # part of ``seconds``: choosing the coreset, its proxy included
     selection_passes: int = 0  # part of ``samples_forwarded``, likewise
-    peak_memory_mb: float | None = None  # of the GPU where there is one; None where nobody tells
+    peak_memory_mb: float | None = None  # of the GPU where there is one; None where it is not known
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def _model(task: Task, proxy: bool) -> tuple[nn.Module, float]:
         return model, 1.0
     if task.proxy is None:
         raise TaskError(
-            f"--proxy got the task {task.name}, which names none. Expected a function proxy() beside "
+            f"--proxy got the task {task.name}, which defines none. Expected a function proxy() beside "
             "model(), which returns a smaller model that losses() takes as well."
         )
     smaller = task.proxy()
@@ -68,7 +68,7 @@ def _parameters(model: nn.Module) -> int:
 def _load(model: nn.Module, path: Path) -> None:
     """Load a state dict, or a checkpoint that has one under ``model``; nothing in it can run code."""
     if not path.is_file():
-        raise TaskError(f"--checkpoint got {path}, which is not there. Expected a file of weights.")
+        raise TaskError(f"--checkpoint got {path}, which does not exist. Expected a file of weights.")
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
         model.load_state_dict(state.get("model", state))

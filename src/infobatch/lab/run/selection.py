@@ -79,7 +79,7 @@ class Selection:
             if labels is None:
                 raise TaskError(
                     f"{task.name}: {spec.method} needs the classes of the training samples. Define "
-                    "labels(data), one class number per sample; without, there is coreset:random."
+                    "labels(data), one class number per sample; without them, use coreset:random."
                 )
             inputs = self._proxy(labels)
         if spec.method == "deepfool":
@@ -167,7 +167,7 @@ def _read(path: Path, identity: dict[str, Any]) -> coresets.Coreset:
         differing = what_differs(about["identity"], identity)
         if differing:
             raise TaskError(
-                f"{path} was chosen with other settings: {differing}. Choose another --out, or delete it."
+                f"{path} was chosen with different settings: {differing}. Choose another --out, or delete it."
             )
         return coresets.Coreset(
             indices=stored["index"],

@@ -54,7 +54,7 @@ def outcome(difference: Contrast | None, *, margin: float, diverged: Sequence[in
         return Outcome(word, None, None, f"Worse than the margin of {margin:g}: {measured}.")
     leans: Lean = "lossless" if difference.mean > -margin else "worse than the margin"
     more = more_seeds(difference, limit=-margin)
-    leaning = f"It leans towards {leans}; {more.text} would tell."
+    leaning = f"It leans towards {leans}; deciding would take {more.text}."
     if word == "not decided":
         return Outcome(word, leans, more, f"Not decided: {measured}, margin {margin:g}. {leaning}")
     sentence = f"Worse, perhaps within the margin of {margin:g}: {measured}. {leaning}"
