@@ -117,9 +117,7 @@ def test_in_chromium(site, address, device, width, colours):
         browser = playwright.chromium.launch(
             executable_path=chromium_path(playwright), args=["--no-sandbox"]
         )
-        page = browser.new_page(
-            viewport={"width": width, "height": 900}, color_scheme=colours
-        )
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=colours)
         errors, requested = [], []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: requested.append(request.url))

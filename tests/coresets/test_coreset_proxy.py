@@ -176,7 +176,8 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match="a model without a linear layer"):
         trained(model=lambda: nn.Conv1d(1, 1, 1))
     with pytest.raises(
-        ValueError, match=r"got 'fc', which the model does not have. Its linear layers are \['0', '4'\]"
+        ValueError,
+        match=r"got 'fc', which the model does not have. Its linear layers are \['0', '4'\]",
     ):
         trained(head="fc")
     with pytest.raises(

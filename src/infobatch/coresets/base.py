@@ -140,7 +140,9 @@ def _settings(
         known = (
             f"Expected some of {', '.join(method.options)}." if method.options else "It has none."
         )
-        raise TypeError(f"select({name!r}) got the option {unknown[0]!r}, which it does not have. {known}")
+        raise TypeError(
+            f"select({name!r}) got the option {unknown[0]!r}, which it does not have. {known}"
+        )
     settings = dict(options)
     if method.validates and given.validation is not None:
         parts = {need: given.validation.find(need) for need in method.validates}

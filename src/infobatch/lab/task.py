@@ -85,9 +85,7 @@ class Task:
         for name in ("epochs", "batch_size", "evaluate_every"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise TaskError(
-                    f"{self.name}: {name} = {value!r}, expected an integer >= 1."
-                )
+                raise TaskError(f"{self.name}: {name} = {value!r}, expected an integer >= 1.")
         for name in ("margin", "learning_rate"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not value > 0 or not math.isfinite(value):

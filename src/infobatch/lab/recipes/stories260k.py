@@ -118,7 +118,9 @@ class Tokenizer:
         first_text = FIRST_BYTE + 256
         self.numbers = {token: i for i, token in enumerate(self.tokens) if i >= first_text}
         if any(b" " in token[1:] for token in self.numbers):
-            raise ValueError("Tokenizer() got a token with a space inside, expected separate words.")
+            raise ValueError(
+                "Tokenizer() got a token with a space inside, expected separate words."
+            )
         self._encode_word = cache(self._merge)
 
     def encode(self, text: str) -> list[int]:

@@ -59,7 +59,9 @@ def parse_coreset(text: str) -> CoresetSpec:
     except ValueError:
         fraction = 0.0
     if not 0 < fraction <= 1:
-        raise ValueError(f"--arms got {text!r}, whose share must be above 0 and at most 1. {_EXAMPLE}")
+        raise ValueError(
+            f"--arms got {text!r}, whose share must be above 0 and at most 1. {_EXAMPLE}"
+        )
     given = dict(part.partition("=")[::2] for part in rest)
     allowed = (*_OWN, *METHODS[method].options)
     for name, value in given.items():

@@ -68,7 +68,9 @@ def _parameters(model: nn.Module) -> int:
 def _load(model: nn.Module, path: Path) -> None:
     """Load a state dict, or a checkpoint that has one under ``model``; nothing in it can run code."""
     if not path.is_file():
-        raise TaskError(f"--checkpoint got {path}, which does not exist. Expected a file of weights.")
+        raise TaskError(
+            f"--checkpoint got {path}, which does not exist. Expected a file of weights."
+        )
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
         model.load_state_dict(state.get("model", state))

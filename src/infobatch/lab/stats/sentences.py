@@ -76,7 +76,9 @@ class Sentences:
             sentence = f"{self._name(best)} is {self._against_full(best)}, where the margin is "
             sentence += f"{self.margin:g}; its saving at equal quality is "
         sentence += f"{best.saving.text}. "
-        return f"Not decided: {sentence}It leans towards {leaning}; deciding would take {more.text}."
+        return (
+            f"Not decided: {sentence}It leans towards {leaning}; deciding would take {more.text}."
+        )
 
     def few_seeds(self, best: Candidate, gate: Gate) -> str:
         """What one or two seeds can say: what happened, and that it may be chance."""
