@@ -151,12 +151,12 @@ class Training:
         before = self.done.network * settings.early_epochs
         share = (before + self.done.epoch) / settings.passes()
         accuracy = f"{100 * correct.float().mean():.1f}% of training samples correct"
-        which = (
+        network = (
             f"network {self.done.network + 1}/{settings.networks}, "
             if settings.networks > 1
             else ""
         )
-        self.progress(share, f"proxy: {which}epoch {self.done.epoch}, {accuracy}")
+        self.progress(share, f"proxy: {network}epoch {self.done.epoch}, {accuracy}")
 
     def _charge(self, began: tuple[float, float], forwarded: int, backpropagated: int) -> None:
         seconds, cpu = time.perf_counter() - began[0], time.process_time() - began[1]

@@ -138,7 +138,7 @@ class PositionLosses:
         if self._everyones is not None:
             walked = self._everyones
         elif ranks.sharded or ranks.walkers == 1:
-            walked = self._own_losses()[: len(self._route.own)]
+            walked = self._own_losses()[: len(self._route.shard)]
         else:
             rows = _unvisited(len(self._route) * ranks.world_size, torch.device("cpu"))
             rows[ranks.rank :: ranks.world_size] = self._own_losses().cpu()

@@ -17,8 +17,8 @@ class Route:
 
     ``left`` are the codes of the plan that are still to visit; a loaded checkpoint has visited the
     others, in the first ``offset`` positions of each rank. All ranks have equally many positions, the
-    last ones perhaps repeats. ``counts`` are the ranks' numbers of positions without repeats,
-    ``full_counts`` those of an epoch over all data.
+    last ones perhaps repeats; ``shard`` are the codes of this rank without them. ``counts`` are the
+    ranks' numbers of positions without repeats, ``full_counts`` those of an epoch over all data.
     """
 
     def __init__(self, plan: Plan, ranks: Ranks, left: npt.NDArray[Any]) -> None:
@@ -27,22 +27,22 @@ class Route:
         self.left = left
         visited = len(plan) - len(left)
         if ranks.sharded:
-            self.own = left
-            own_counts = torch.tensor([len(left), plan.num_samples, visited])
-            known = ranks.communicator.gather(own_counts).cpu().numpy()
-            self.counts, self.full_counts = known[:, 0], known[:, 1]
-            self.visited_before = int(known[:, 2].sum())
-            longest = int((self.counts + known[:, 2]).max())
+            self.shard = left
+            rank_counts = torch.tensor([len(left), plan.num_samples, visited])
+            counts_by_rank = ranks.communicator.gather(rank_counts).cpu().numpy()
+            self.counts, self.full_counts = counts_by_rank[:, 0], counts_by_rank[:, 1]
+            self.visited_before = int(counts_by_rank[:, 2].sum())
+            longest = int((self.counts + counts_by_rank[:, 2]).max())
             self.offset = longest - int(self.counts.max())
             self._repeats_from = len(left) + visited - self.offset
             way = plan.codes
         else:
-            self.own = left[ranks.rank % ranks.walkers :: ranks.walkers]
+            self.shard = left[ranks.rank % ranks.walkers :: ranks.walkers]
             self.counts = _even_counts(len(left), ranks.walkers)
             self.full_counts = _even_counts(plan.num_samples, ranks.walkers)
             self.visited_before = visited
             self.offset = visited // ranks.walkers
-            self._repeats_from = len(self.own)
+            self._repeats_from = len(self.shard)
             way = plan.codes[(visited + ranks.rank) % ranks.walkers :: ranks.walkers]
         # From the start of this rank's whole way, with what was visited before a resume.
         self._repeats = way if len(way) else plan.codes
@@ -54,7 +54,7 @@ class Route:
 
     def codes(self, start: int, stop: int) -> npt.NDArray[Any]:
         """The codes at some positions."""
-        codes = self.own[start:stop]
+        codes = self.shard[start:stop]
         missing = stop - start - len(codes)
         if missing:  # another rank has more: fill up with repeats, the same ones after a resume
             repeats = np.resize(self._repeats, stop - self._repeats_from)

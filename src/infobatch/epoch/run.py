@@ -222,7 +222,7 @@ class Run:
         if not isinstance(self.losses, IndexLosses) or self.loop is not self.walk:
             return True
         # Batches that carry their indices may come more than once: the samples count.
-        expected = min(self.walk.deliverable, len(self.route.own))
+        expected = min(self.walk.deliverable, len(self.route.shard))
         missing = expected - (self.losses.visited_here() - self.route.visited_before)
         self.check_at = self.updated + missing
         return missing <= 0
@@ -287,7 +287,7 @@ class Run:
         done = None if self.by_index else self.made()
         if not self.by_index and self.ranks.sharded:
             before = len(self.plan) - len(self.route.left)
-            done = before + min(self.updated, len(self.route.own))
+            done = before + min(self.updated, len(self.route.shard))
         extras = self.losses.extras.items()
         beside = {name: extra.known()[:done].copy() for name, extra in extras}
         return self.losses.known()[:done].copy(), beside

@@ -113,7 +113,7 @@ class Weights:
         if self._shrunk is not None:
             factors = self._shrunk.factors(np.arange(start, stop))
             weights *= torch.from_numpy(factors).to(dtype)
-        weights[max(len(self._route.own) - start, 0) :] = 0.0  # repeats
+        weights[max(len(self._route.shard) - start, 0) :] = 0.0  # repeats
         weights = weights.to(like.device, non_blocking=True)
         return _Chunk(start, stop, count, like.dtype, weights, weights / count)
 

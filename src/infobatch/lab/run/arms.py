@@ -142,8 +142,8 @@ class Arm:
             for name, text in self._parts[1].items()
             if name not in NOT_THE_POLICYS
         }
-        made: Policy = self._policy_class(**values)
-        return made
+        policy: Policy = self._policy_class(**values)
+        return policy
 
     @cached_property
     def _policy_class(self) -> Any:
