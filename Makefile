@@ -31,7 +31,7 @@ bench: $(VENV)/installed  ## what pruning costs, as ratios to torch's RandomSamp
 results: $(VENV)/installed  ## the pages of results and their figures, from the stored JSON
 	$(BIN)/python benchmarks/evidence/pages.py
 	$(BIN)/python benchmarks/explain.py docs/images
-	$(BIN)/python benchmarks/policy_results.py
+	$(BIN)/python benchmarks/evidence/cards.py
 
 docs: $(VENV)/installed  ## the site, in site/: fails on any warning, a dead link or anchor included
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -1,0 +1,113 @@
+"""Write what was measured of each pruning policy into its card, from the stored comparisons; or check it.
+
+    python benchmarks/evidence/cards.py            # what `make results` runs
+    python benchmarks/evidence/cards.py --check    # fails where a card and the JSON disagree
+
+The comparisons are the demo and the studies that are stored. The part of a card between the marks stays
+empty where there is none of its policy.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pages import DEMO, ROOT, STORED, with_block
+from studies import STUDIES
+from tables import difference
+
+from infobatch.lab.compare.answer import points
+from infobatch.lab.compare.results import read_results
+from infobatch.lab.run.arms import INFOBATCH, Arm
+from infobatch.lab.stats.outcome import decimals
+from infobatch.lab.stats.records import read_record
+from infobatch.lab.stats.summary import mean_and_deviation, summarise
+from infobatch.policies import POLICIES
+
+CARDS = ROOT / "docs" / "policies"
+COLUMNS = "comparison", "arm", "seeds", "metric", "passes saved", "at equal quality", "to all data"
+
+
+def main() -> None:
+    cards = {card: text for card, text in written_cards() if text != card.read_text()}
+    if "--check" in sys.argv[1:]:
+        if cards:
+            names = ", ".join(card.name for card in cards)
+            sys.exit(f"Not what is stored: {names}. Run: make results")
+        return
+    for card, text in cards.items():
+        card.write_text(text)
+        print(f"Wrote {card.relative_to(ROOT)}")
+
+
+def written_cards() -> Iterator[tuple[Path, str]]:
+    """Every card with the text that it should have."""
+    rows: dict[str, list[str]] = {policy: [] for policy in POLICIES}
+    for name, title in comparisons():
+        for policy, row in rows_of(name, title):
+            rows[policy].append(row)
+    for policy in POLICIES:
+        card = CARDS / f"{policy}.md"
+        yield card, with_block(card, section(rows[policy]))
+
+
+def comparisons() -> Iterator[tuple[str, str]]:
+    """The stored comparisons: folder and title."""
+    for name, title in [(DEMO, "The demo"), *((study.name, study.title) for study in STUDIES)]:
+        if (STORED / name / "results.json").exists():
+            yield name, title
+
+
+def rows_of(name: str, title: str) -> Iterator[tuple[str, str]]:
+    """A row for each arm of a comparison at its longest length, with the policy that it prunes by."""
+    results = read_results(STORED / name)
+    longest, digits = max(results["lengths"]), decimals(results["margin"])
+    for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
+        policy = policy_of(row.arm)
+        if policy is None or row.length != longest:
+            continue
+        point = points(results).get((row.arm, row.length)) or {}
+        saving = point.get("saving")
+        cells = (
+            f"[{title}](../results/{name}.md)",
+            f"`{row.arm}`",
+            str(len(row.seeds)),
+            f"{results['metric']} {mean_and_deviation(row.metric, digits)}",
+            f"{row.saved_fraction:.1%}",
+            "–" if saving is None else saving["text"],
+            difference(point, results),
+        )
+        yield policy, f"| {' | '.join(cells)} |"
+
+
+def policy_of(name: str) -> str | None:
+    """The policy of an arm that prunes all data by one of ours."""
+    arm = Arm(name)
+    if arm.coreset is not None or not arm.prunes or arm.file is not None:
+        return None
+    return "mean" if arm.rule == INFOBATCH else arm.rule
+
+
+def section(rows: list[str]) -> str:
+    """What a card says of its rows; nothing without any."""
+    if not rows:
+        return ""
+    lines = [
+        "",
+        "## Measured",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---" * len(COLUMNS) + "|",
+        *rows,
+        "",
+        "The metric is a mean over seeds, ± their standard deviation. *At equal quality* is the share of compute that is saved "
+        "against [training on all data for fewer epochs](../lab.md#why-lengths); *to all data* is the difference to training "
+        "on all data for all epochs, with a 95% interval where there are several seeds.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
