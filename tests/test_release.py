@@ -2,11 +2,11 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import venv
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -98,18 +98,33 @@ def wheel(tmp_path_factory):
     return next(path for path in archives if path.suffix == ".whl")
 
 
-@contextmanager
-def environment(*requirements):
-    """The Python of a fresh virtual environment, which takes gigabytes and is therefore deleted."""
+def install(folder, *requirements):
+    """Install into a virtual environment; returns its Python."""
+    python = folder / "bin" / "python"
+    command = [python, "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt"]
+    done = subprocess.run(
+        [*command, *requirements], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return python
+
+
+@pytest.fixture(scope="module")
+def with_torch():
+    """A fresh virtual environment with torch alone, which takes minutes to make."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
-        python = Path(folder) / "bin" / "python"
-        install = [python, "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt"]
-        done = subprocess.run(
-            [*install, *requirements], capture_output=True, text=True, check=False, cwd=ROOT
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        yield python
+        install(Path(folder), "torch==2.13.0")
+        yield Path(folder)
+
+
+@pytest.fixture
+def environment(with_torch):
+    """A copy of it, by hard links, for what a test installs; deleted afterwards."""
+    with tempfile.TemporaryDirectory(dir=with_torch.parent) as folder:
+        copy = Path(folder) / "venv"
+        shutil.copytree(with_torch, copy, symlinks=True, copy_function=os.link)
+        yield copy
 
 
 def run(python, code, folder):
@@ -122,12 +137,11 @@ def run(python, code, folder):
 
 
 @pytest.mark.slow
-def test_the_wheel_alone_runs_the_three_lines(wheel, tmp_path):
-    with environment("torch==2.13.0", str(wheel)) as python:
-        assert "sample passes" in run(python, THREE_LINES, tmp_path)
-        packages = run(
-            python, "from importlib.metadata import *; print(*packages_distributions())", tmp_path
-        )
+def test_the_wheel_alone_runs_the_three_lines(wheel, environment, tmp_path):
+    python = install(environment, str(wheel))
+    assert "sample passes" in run(python, THREE_LINES, tmp_path)
+    listing = "from importlib.metadata import *; print(*packages_distributions())"
+    packages = run(python, listing, tmp_path)
     assert "numpy" in packages.split()
     assert "matplotlib" not in packages.split()
 
@@ -140,6 +154,5 @@ def test_every_extra_is_tested():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", IMPORTED)
-def test_every_extra_brings_what_its_module_imports(extra, wheel, tmp_path):
-    with environment("torch==2.13.0", f"{wheel}[{extra}]") as python:
-        run(python, IMPORTED[extra], tmp_path)
+def test_every_extra_brings_what_its_module_imports(extra, wheel, environment, tmp_path):
+    run(install(environment, f"{wheel}[{extra}]"), IMPORTED[extra], tmp_path)
