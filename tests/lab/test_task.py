@@ -33,7 +33,7 @@ def test_a_file_of_ones_own():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('metric = "accuracy"\n', "", "does not define metric. Expected data()"),
         (
@@ -41,7 +41,7 @@ def test_a_file_of_ones_own():
             "other = 0.5",
             "does not define margin. Expected data() -> (train, test), model(), losses(model, batch) "
             "-> one loss per sample, evaluate(model, data) -> number, and two settings: metric, the "
-            'name of that number, such as "accuracy"; and margin, the loss of it that you would '
+            'name of that number, such as "accuracy"; and margin, the largest drop in it that you would '
             "accept, in its own unit",
         ),
         ("margin = 0.5", "margin = 0", "margin = 0, expected a number above 0."),
@@ -49,13 +49,13 @@ def test_a_file_of_ones_own():
         ('metric = "accuracy"', "metric = 3", "metric = 3, expected its name, a text."),
     ],
 )
-def test_what_a_task_must_say(tmp_path, old, new, told):
+def test_what_a_task_must_say(tmp_path, old, new, message):
     text = MY_TASK.read_text()
     assert old in text
     (tmp_path / "unsaid.py").write_text(text.replace(old, new))
     with pytest.raises(TaskError) as caught:
         load_task(str(tmp_path / "unsaid.py"))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_task_imports_its_neighbours_and_has_dataclasses(tmp_path):

@@ -220,7 +220,7 @@ def test_missing_data_say_how_to_get_them(name, folder, monkeypatch):
             {"prediction": "v"},
             "prediction='v' is not one of epsilon, v_prediction, sample.",
         ),
-        ("diffusion", {"min_snr": "-1"}, "min_snr=-1.0 is not a number from 0 (off) on."),
+        ("diffusion", {"min_snr": "-1"}, "min_snr=-1.0, expected a number >= 0; 0 turns it off."),
         ("diffusion", {"min_snr": "much"}, "Recipe 'diffusion': min_snr='much' is not a float."),
         ("alpaca", {"rows": "all"}, "rows='all' is not one of random_9k, dq_k5_1k."),
     ],

@@ -59,7 +59,7 @@ def test_names():
             "coreset:el2n",
             "whose share must be above 0 and at most 1. Expected coreset:METHOD@FRACTION",
         ),
-        ("coreset:el2n@30", "whose share is not above 0"),
+        ("coreset:el2n@30", "whose share must be above 0"),
         ("coreset:el2n@0.3:beta=1", "el2n has no option 'beta', or it lacks a value"),
         ("coreset:el2n@0.3:networks=0", "networks must be an integer >= 1"),
         ("coreset:el2n@0.3+short", "short cannot be trained on a coreset"),
