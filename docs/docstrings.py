@@ -12,7 +12,7 @@ def markdown(docstring: str) -> str:
     """Roles as code, brackets of formulas as no links, and doctests as code blocks."""
     docstring = docstring.replace("] [", r"] \[")
     docstring = re.sub(r":\w+:`~?(?:infobatch\.)?([\w.]+)`", r"`\1`", docstring)
-    return re.sub(r"(?m)^>>>.*\n?(?:^.+\n?)*", lambda found: fenced(found[0]), docstring)
+    return re.sub(r"(?m)^>>>.*\n?(?:^.+\n?)*", lambda match: fenced(match[0]), docstring)
 
 
 def fenced(lines: str) -> str:
