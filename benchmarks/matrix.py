@@ -2,6 +2,7 @@
 
 python benchmarks/matrix.py
 python benchmarks/matrix.py --only 3.12:newest
+python benchmarks/matrix.py --only 3.12:newest --tests plan memory
 python benchmarks/matrix.py --write-only
 
 Each pair gets a fresh virtual environment, which is deleted afterwards. Interpreters are taken from the PATH,
@@ -100,7 +101,7 @@ def install(python: str, torch: str, folder: Path) -> str:
     return fresh
 
 
-def try_pair(python: str, torch: str) -> dict[str, Any]:
+def try_pair(python: str, torch: str, parts: list[str]) -> dict[str, Any]:
     """Install and test one pair; the row says what was installed and how the tests ended."""
     row = {"python": python, "torch": torch, "infobatch": infobatch.__version__}
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +113,7 @@ def try_pair(python: str, torch: str) -> dict[str, Any]:
             [fresh, "-c", VERSIONS], capture_output=True, text=True, check=True
         )
         row |= dict(zip(("python", "torch", "numpy"), versions.stdout.split(), strict=True))
-        tests = [str(ROOT / "tests" / name) for name in TESTS]
+        tests = [str(ROOT / "tests" / name) for name in parts]
         # Not the sources beside the tests: what is tested is the package that was installed.
         variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         run = subprocess.run(
@@ -129,6 +130,7 @@ def try_pair(python: str, torch: str) -> dict[str, Any]:
         "outcome": re.sub(r" in .*", "", lines[-1].strip("= ")),
         "passed": not run.returncode,
         "failed": failed,
+        "tests": parts,
     }
 
 
@@ -137,7 +139,10 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     lines = ["| Python | torch | numpy | tests of the core |", "|---|---|---|---|"]
     for python, torch in PAIRS:
         row = rows.get(f"{python}:{torch}", {"python": python, "torch": torch})
-        cells = (row["python"], row["torch"], row.get("numpy", "–"), row.get("outcome", "not run"))
+        outcome = row.get("outcome", "not run")
+        if row.get("tests", TESTS) != TESTS:
+            outcome += f" (of {', '.join(row['tests'])} only)"
+        cells = (row["python"], row["torch"], row.get("numpy", "–"), outcome)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -146,6 +151,9 @@ def main() -> None:
     """Run the pairs that are missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="one pair, PYTHON:TORCH, also if it is stored")
+    parser.add_argument(
+        "--tests", nargs="+", default=TESTS, help="parts of tests/, where the time is short"
+    )
     parser.add_argument("--write-only", action="store_true", help="run nothing, write the page")
     options = parser.parse_args()
     rows = json.loads(STORED.read_text()) if STORED.exists() else {}
@@ -157,7 +165,7 @@ def main() -> None:
     pairs = [tuple(options.only.split(":"))] if options.only else missing
     for python, torch in () if options.write_only else pairs:
         name = f"{python}:{torch}"
-        rows[name] = try_pair(python, torch)
+        rows[name] = try_pair(python, torch, options.tests)
         print(name, rows[name]["outcome"], *rows[name].get("failed", ()), sep="\n  ", flush=True)
         STORED.write_text(json.dumps(rows, indent=1) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)

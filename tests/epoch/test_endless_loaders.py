@@ -173,9 +173,10 @@ def test_epochs_counted_from_1_are_told_at_the_end_of_the_first(workers):
     train_data = new()
     loader = DataLoader(train_data, BATCH, sampler=train_data.sampler, num_workers=workers)
     train_data.set_epoch(1)
-    with pytest.warns(UserWarning, match=COUNTED_FROM_1) as told:
+    with pytest.warns(UserWarning, match=COUNTED_FROM_1) as raised:
         run_epoch(train_data, loader, 1)
-    assert len(told) == 1
+    # Python 3.12 and newer also warn of a fork beside other threads, which is how torch starts workers.
+    assert len([warning for warning in raised if warning.category is UserWarning]) == 1
     train_data.set_epoch(2)
     run_epoch(train_data, loader, 2)  # once is enough: another warning would be an error
     assert [passes.epoch for passes in train_data.savings.epochs] == [1, 2]
