@@ -300,10 +300,13 @@ def test_other_errors():
     with pytest.raises(ValueError, match=r"got the method 'kcenter', expected one of random, "):
         select("kcenter", fraction=0.3)
     with pytest.raises(
-        TypeError, match=r"got the option 'bta', which it does not have. Expected some of beta, strata"
+        TypeError,
+        match=r"got the option 'bta', which it does not have. Expected some of beta, strata",
     ):
         select("ccs", fraction=0.3, inputs=inputs, bta=0.1)
-    with pytest.raises(TypeError, match=r"got the option 'window', which it does not have. It has none"):
+    with pytest.raises(
+        TypeError, match=r"got the option 'window', which it does not have. It has none"
+    ):
         select("entropy", fraction=0.3, inputs=inputs, window=3)
     with pytest.raises(ValueError, match=r"balanced=True\) needs labels"):
         select("k_center", fraction=0.3, features=inputs.features, balanced=True)
