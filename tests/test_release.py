@@ -41,7 +41,9 @@ IMPORTED = {
     "lightning": "import infobatch.integrations.lightning",
     "ray": "import ray.train.torch, infobatch",
     "recipes": f"from infobatch.lab.recipes import {RECIPES}, optimizers; import datasets, pytorch_optimizer",
-    "timm": "import infobatch.integrations.timm",
+    # torchvision's build may not match torch's, see torchvision_operators
+    "timm": f"import sys; sys.path.append({str(ROOT / 'tests/support')!r}); "
+    "import torchvision_operators, infobatch.integrations.timm",
     "transformers": "import infobatch.integrations.transformers",
     "trl": "import infobatch.integrations.trl, peft",
 }
