@@ -241,27 +241,27 @@ class Run:
 
     def _refresh(self) -> None:
         """Forward what the epoch has left out, as some rules ask: three forwards cost one sample pass."""
-        left = self.train_data.left_out
-        own = left[self.rank :: self.world_size]
+        left_out = self.train_data.left_out
+        shard = left_out[self.rank :: self.world_size]
         loader = DataLoader(
-            Subset(self.train_data, own.tolist()),
+            Subset(self.train_data, shard.tolist()),
             self.settings.batch_size,
             collate_fn=self.loader.collate_fn,
         )
         self.model.eval()  # not the wrapper of several ranks, whose forwards are collective
         with torch.no_grad():
-            found = [
+            results = [
                 per_sample(self._losses(self.model, to_device(batch, self.device)))
                 for batch in loader
             ]
         self.model.train()
-        losses = [part.losses.cpu() for part in found]
-        scores = [part.scores.cpu() for part in found]
+        losses = [result.losses.cpu() for result in results]
+        scores = [result.scores.cpu() for result in results]
         nothing = torch.empty(0)
         self.train_data.refresh(
-            torch.cat([*losses, nothing]), own, scores=torch.cat([*scores, nothing])
+            torch.cat([*losses, nothing]), shard, scores=torch.cat([*scores, nothing])
         )
-        self.costs.samples_forwarded += round(len(left) * FORWARD)
+        self.costs.samples_forwarded += round(len(left_out) * FORWARD)
 
     def _losses(self, model: nn.Module, batch: Any) -> torch.Tensor | infobatch.PerSample:
         if not self._weighted:
