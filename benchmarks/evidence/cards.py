@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pages import DEMO, ROOT, STORED, with_block
+from pages import ROOT, STORED, with_block
 from studies import STUDIES
 from tables import difference
 
@@ -54,9 +54,9 @@ def written_cards() -> Iterator[tuple[Path, str]]:
 
 def comparisons() -> Iterator[tuple[str, str]]:
     """The stored comparisons: folder and title."""
-    for name, title in [(DEMO, "The demo"), *((study.name, study.title) for study in STUDIES)]:
-        if (STORED / name / "results.json").exists():
-            yield name, title
+    for study in STUDIES:
+        if (STORED / study.name / "results.json").exists():
+            yield study.name, study.title
 
 
 def rows_of(name: str, title: str) -> Iterator[tuple[str, str]]:

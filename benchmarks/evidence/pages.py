@@ -15,7 +15,7 @@ from pathlib import Path
 
 from figure import draw, is_current
 from screens import screen_tables
-from studies import STUDIES, Study
+from studies import DEMO, STUDIES, Study
 from tables import coreset_table, how_it_was_made, is_coreset, sentence, table
 
 from infobatch.lab.compare.results import read_results
@@ -25,7 +25,6 @@ STORED = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
 PICTURES = ROOT / "docs" / "images"
 BEGIN, END = "<!-- written by `make results` -->\n", "<!-- end -->\n"
-DEMO = "demo"
 
 
 def main() -> None:
@@ -53,7 +52,11 @@ def written_pages() -> Iterator[tuple[Path, str]]:
         yield page, with_block(page, demo_block())
     screen = "\n".join(screen_tables(STORED / "screen" / "fashion.json"))
     yield PAGES / "rules.md", with_block(PAGES / "rules.md", f"{screen}\n")
-    stored = [study for study in STUDIES if (STORED / study.name / "results.json").exists()]
+    stored = [
+        study
+        for study in STUDIES
+        if study != DEMO and (STORED / study.name / "results.json").exists()
+    ]
     for study in stored:
         yield PAGES / f"{study.name}.md", study_page(study)
     yield PAGES / "index.md", with_block(PAGES / "index.md", index_block(stored))
@@ -61,22 +64,21 @@ def written_pages() -> Iterator[tuple[Path, str]]:
 
 def figures() -> Iterator[tuple[Path, Path]]:
     """Every folder of results that has a figure, and the figure."""
-    yield STORED / DEMO, PICTURES / "frontier.png"
     for study in STUDIES:
         folder = STORED / study.name
         if study.has_curve and (folder / "results.json").exists():
-            yield folder, PICTURES / f"{study.name}.png"
+            yield folder, PICTURES / f"{'frontier' if study == DEMO else study.name}.png"
 
 
 def demo_block() -> str:
     """What was compared and what it says, then a row for each arm."""
-    results = read_results(STORED / DEMO)
+    results = read_results(STORED / DEMO.name)
     ((train, test),) = {(run["num_samples"], run["num_test"]) for run in results["runs"]}
-    command = results["command"].partition(" --out")[0]
+    count = len(results["seeds"])
     made = how_it_was_made(results)
     lines = [
-        f"`{command}`: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
-        f"test images; {made[0].lower()}{made[1:]} It says:",
+        f"`infobatch demo --seeds {count}`: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
+        f"test images; {made[0].lower()}{made[1:]} The decision:",
         "",
         sentence(results),
         "",

@@ -3,8 +3,8 @@
     python benchmarks/evidence/run.py                              # the studies, and how far each has come
     python benchmarks/evidence/run.py table4-fashion [--data DIR] [--jobs 2]
 
-Runs are made in ``evidence-output/NAME``, and what is finished is stored in ``benchmarks/results/NAME``, without the
-histories of epochs and also if it is stopped. Run the same command to resume, on another machine too: the folder is
+Runs are made in ``evidence-output/NAME``, and what is finished is stored in ``benchmarks/results/NAME``, the
+histories of epochs for the first seed only, and also if it is stopped. Run the same command to resume, on another machine too: the folder is
 made again from what is stored. ``make results`` renders the pages.
 """
 
@@ -68,11 +68,12 @@ def make(study: Study, arguments: argparse.Namespace) -> None:
 
 
 def store(study: Study, out: Path) -> None:
-    """Copy what is finished, without histories."""
+    """Copy what is finished; of the histories, which are long, only those of the first seed."""
     if not (out / "results.json").exists():
         return
     results = read_results(out)
-    runs = [without_history(run) for run in results.pop("runs")]
+    first = min(results["seeds"])
+    runs = [run if run["seed"] == first else without_history(run) for run in results.pop("runs")]
     del results["schema"]
     # As a reader would type it: the study's command, not this script's with its folders.
     results["command"] = f"python benchmarks/evidence/run.py {study.name}"

@@ -74,11 +74,18 @@ def coreset_arms() -> str:
 
 
 def frontier_study(
-    task: str, title: str, says: str, rates: str, seeds: int, *options: str
+    task: str,
+    title: str,
+    says: str,
+    rates: str,
+    seeds: int,
+    *options: str,
+    name: str | None = None,
 ) -> Study:
     """How much compute all data would have needed to be as good as each arm."""
     arms = "full,random,infobatch,quantile,noise:tau=0.2:delta=1.0"
-    return Study(f"frontier-{task}", title, says, task, arms, seeds, LENGTHS, rates, options)
+    name = name or f"frontier-{task}"
+    return Study(name, title, says, task, arms, seeds, LENGTHS, rates, options)
 
 
 def few_epochs_study(task: str, title: str, rows: str) -> Study:
@@ -101,7 +108,11 @@ def few_epochs_study(task: str, title: str, rows: str) -> Study:
     )
 
 
+# The same runs as `infobatch demo --seeds 10`; its page and the README are written by hand around its table.
+DEMO = frontier_study("fashion", "The demo", f"{SMALL_CNN}.", "0.1,0.2,0.4", 10, name="demo")
+
 STUDIES = (
+    DEMO,
     frontier_study(
         "cifar10",
         "Saving at equal quality: CIFAR-10",
