@@ -1,5 +1,6 @@
 """Studies: stored as they are made, and continued from what is stored."""
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -49,3 +50,69 @@ def test_a_study_continues_from_what_is_stored(tmp_path):
     assert "runs/full" not in said, "finished runs are not repeated"
     assert (tmp_path / "stored/tiny/results.json").read_text() == stored
     assert make(tmp_path).split()[1] == "2"
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.syspath_prepend(EVIDENCE)
+    return importlib.import_module("tables")
+
+
+def stored_run(arm, seed, metric):
+    """A run of the stored demo under another name."""
+    results = json.loads((ROOT / "benchmarks/results/demo/results.json").read_text())
+    run = next(run for run in results["runs"] if run["arm"] == "full" and run["length"] == 1)
+    return {**run, "arm": arm, "seed": seed, "metric": metric}
+
+
+def test_subsets_are_compared_with_random_ones_of_their_size(tables):
+    """A row per method and ensemble, a column per share; below random in the mean is named."""
+    metrics = {
+        "coreset:random@0.7": (80.0, 82.0),
+        "coreset:el2n@0.7:networks=20": (79.0, 82.0),
+        "coreset:k_center@0.7": (83.0, 81.0),
+        "coreset:random@0.3": (70.0, 72.0),
+        "coreset:el2n@0.3:networks=20": (75.0, 76.0),
+    }
+    runs = [
+        stored_run(arm, seed, metric)
+        for arm, of_seeds in metrics.items()
+        for seed, metric in enumerate(of_seeds)
+    ]
+    assert tables.coreset_table({"runs": runs, "arms": list(metrics), "margin": 0.5}) == [
+        "| chosen before training | 70% of the data | 30% of the data | passes saved | below random |",
+        "|---|---|---|---|---|",
+        "| `random` | 81.00 ± 1.41 | 71.00 ± 1.41 | 0%, 0% | – |",
+        "| `el2n, 20 networks` | 80.50 ± 2.12 | 75.50 ± 0.71 | 0%, 0% | 70% |",
+        "| `k_center` | 82.00 ± 1.41 | – | 0% | – |",
+    ]
+
+
+def test_screens_are_placed_on_the_curve_of_all_data(monkeypatch, tmp_path):
+    """All data loses 0.1 of loss from cost 1 to 0.5; a rule that loses nothing at half the cost saves half."""
+    monkeypatch.syspath_prepend(EVIDENCE)
+    screens = importlib.import_module("screens")
+    cells = {("full", 1.0): (1.0, 0.3), ("full", 0.5): (0.5, 0.4), ("mean", 1.0): (0.5, 0.3)}
+    cells["random", 1.0] = (0.5, 0.4)
+    runs = [
+        {
+            "arm": arm,
+            "length": length,
+            "learning_rate": 0.1,
+            "seed": seed,
+            "cost": cost,
+            "cross-entropy": loss + seed / 1000,
+            "metric": 100 * (1 - loss),
+        }
+        for (arm, length), (cost, loss) in cells.items()
+        for seed in range(3)
+    ]
+    screen = tmp_path / "screen.json"
+    screen.write_text(json.dumps({"runs": runs}))
+    lines = screens.screen_tables(screen)
+    assert lines[0] == "2 variants were tried, in 12 runs with those on all data."
+    rows = [line for line in lines if line.startswith("| `")]
+    assert rows[0].startswith("| `mean` | 3 | 50% | +0.0000 | +0.00 | ")
+    assert rows[0].endswith("| 50% (50% or more) |")
+    assert rows[1].startswith("| `random` | 3 | 50% | +0.1000 | −10.00 | ")
+    assert "| 0%" in rows[1]

@@ -57,7 +57,7 @@ def row(point: Point, accuracy: Point) -> str:
     assert point.saving is not None
     assert point.saved is not None
     # A difference is above zero where the arm is better, and a loss is better where it is lower.
-    loss = -point.to_full.mean if point.to_full else float("nan")
+    loss = 0.0 - point.to_full.mean if point.to_full else float("nan")
     points = accuracy.to_full.mean if accuracy.to_full else float("nan")
     name = point.arm.removeprefix(OWN_RULES)
     length = "" if point.length == 1 else f", length {point.length:g}"
