@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 import infobatch
 from infobatch.policies import IesPrune
@@ -40,6 +41,20 @@ def test_a_loss_that_falls_evenly_is_mastered_and_one_that_turns_is_not():
 def test_it_has_no_budget():
     with pytest.raises(ValueError, match=r"save=0.4 was given with IesPrune.*no share to adapt"):
         infobatch.Pruner(10, 20, policy="ies", save=0.4)
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+@pytest.mark.filterwarnings("ignore:.*refresh:UserWarning")
+def test_an_epoch_without_samples_is_whole_instead():
+    """Every loss stands still, so every sample counts as mastered."""
+    pruner = infobatch.Pruner(SIZE, 8, policy="ies")
+    for _ in range(5):
+        pruner.update(torch.ones(len(list(pruner.sampler))))
+    with pytest.warns(
+        UserWarning, match=r"IesPrune\(threshold=0.001\) leaves out every sample in epoch 5"
+    ):
+        assert len(list(pruner.sampler)) == SIZE
+    assert pruner.plan.weights.tolist() == [1.0] * SIZE
 
 
 def test_errors():

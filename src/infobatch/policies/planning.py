@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -120,6 +121,13 @@ class Planner:
             del unseen  # a byte per sample, which the draw can use
         strata, noise = self._limited(strata, samples)
         plan = draw_plan(strata, seed=seed, epoch=epoch, shard=ranks.shard)
+        if 0.0 in strata.keep and not samples.sum(np.array([float(len(plan.codes))]))[0]:
+            warnings.warn(
+                f"{self.policy!r} leaves out every sample in epoch {epoch}, so this epoch trains on all "
+                "of them. If that is because everything is learned, training can end here.",
+                stacklevel=2,
+            )
+            return whole_plan(len(scores), seed=seed, epoch=epoch, shard=ranks.shard)
         return replace(plan, added_noise=noise, kept_cost=_kept_cost(plan, samples))
 
     def _samples(
