@@ -124,7 +124,7 @@ def test_its_card_says_what_it_remembers_and_whether_it_is_biased(name):
     own = name in ("none", "noise", "importance")
     assert own or re.search(r'et al., ".+" \(.*20\d\d\)', card), "the source"
     assert own or re.search(r"\* Our reading", card)
-    row = re.search(rf'^\| `"{name}"`.*\| (.+) \| (\d+) \|$', PAGE, re.MULTILINE)
+    row = re.search(rf'^\| \[`"{name}"`\].*\| (.+) \| (\d+) \|$', PAGE, re.MULTILINE)
     assert row is not None
     assert int(row[2]) == remembered
     assert (row[1] != "yes") == biased

@@ -17,6 +17,7 @@ from infobatch.lab.stats.rates import TriedRate
 
 ROOT = Path(__file__).parents[3]
 MY_TASK = ROOT / "examples" / "my_task.py"
+ARMS = ["full", "short", "random", "infobatch", "quantile", "noise:tau=0.2:delta=1.0"]
 
 
 def infobatch(*arguments, check=True):
@@ -59,9 +60,8 @@ def test_a_comparison_leaves_results_report_and_a_table(compared):
     assert results["schema"] == 2
     assert results["task"] == "fashion"
     assert results["margin"] == 0.5
-    arms = ["full", "short", "random", "infobatch", "quantile"]
     assert {(run["arm"], run["seed"]) for run in results["runs"]} == {
-        (arm, seed) for arm in arms for seed in (0, 1)
+        (arm, seed) for arm in ARMS for seed in (0, 1)
     }
     for run in results["runs"]:
         assert run["metric"] == run["history"][-1]["metric"], "the last epoch's, not the best one's"
@@ -70,7 +70,7 @@ def test_a_comparison_leaves_results_report_and_a_table(compared):
         assert costs["optimizer_steps"] > 0
         assert costs["peak_memory_mb"] > 50
         assert run["versions"]["torch"]
-    judged = {"random", "infobatch", "quantile"}
+    judged = set(ARMS) - {"full", "short"}
     assert {verdict["arm"] for verdict in results["verdicts"]} == judged, "short is full's curve"
     assert len(results["frontier"]["curve"]) == 2
     told = printed.splitlines()
@@ -181,8 +181,8 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(compared):
     assert (out / "runs" / "infobatch-1-2" / "result.json").exists()
     assert before.items() <= {p: p.stat().st_mtime_ns for p in out.rglob("result.json")}.items()
     results = json.loads((out / "results.json").read_text())
-    assert len(results["runs"]) == 12, "all that is there, not only what was asked for last"
-    assert results["arms"] == ["full", "short", "random", "infobatch", "quantile"]
+    assert len(results["runs"]) == 14, "all that is there, not only what was asked for last"
+    assert results["arms"] == ARMS
     refused = infobatch("compare", MY_TASK, "--smoke", "--lengths", "1", "--out", out, check=False)
     assert refused.exit_code == 2
     assert "task = 'fashion' there, 'my_task' here" in refused.stderr

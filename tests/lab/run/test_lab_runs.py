@@ -290,7 +290,7 @@ def test_short_costs_what_its_leader_did_up_to_a_batch(tmp_path, count, batch):
     quiet = lambda standing: None  # noqa: E731
     leader = run_of(tmp_path / "mean", count, batch, arm="mean").train(quiet)
     budget = leader.costs["samples_forwarded"]
-    assert leader.saved_fraction > 0.2
+    assert leader.saved_fraction > 0.15, "there is something to match"
     matched = {"budget": budget, "leader": "mean"}
     short = run_of(tmp_path / "short", count, batch, arm="short", **matched).train(quiet)
     assert abs(short.costs["samples_forwarded"] - budget) <= batch
