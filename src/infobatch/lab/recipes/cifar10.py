@@ -51,6 +51,7 @@ class Recipe(ImageClassification):
     epochs: int = 12
     network: str = "resnet"
 
+    evaluate_every = 4
     margin = 0.5
     class_names = CLASS_NAMES
 

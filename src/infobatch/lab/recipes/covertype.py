@@ -38,6 +38,7 @@ class Recipe:
     epochs = 40
     batch_size = 1024
     learning_rate = 4e-3
+    evaluate_every = 10
     metric = "accuracy"
     unit = "points"
     counts_items = True
