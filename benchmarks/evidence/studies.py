@@ -127,7 +127,7 @@ STUDIES = (
         "covertype",
         "Saving at equal quality: Covertype",
         "100,000 rows of Covertype, no augmentation, an MLP, AdamW, 40 epochs.",
-        "0.004,0.008,0.016",
+        "0.008,0.016,0.032",
         5,
         "rows=100000",
     ),
