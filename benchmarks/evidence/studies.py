@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from infobatch.coresets import METHODS
 
 LENGTHS = "0.4,0.6,0.8,1"
-NOISE = "noise:tau=0.2:delta=1.0"  # what the search chose
+NOISE = "noise:tau=0.2:delta=1.0"  # what the search chose; squared errors need gradient=root
 SHARES = (0.7, 0.5, 0.3)  # of the data that a coreset keeps
 ENSEMBLES = {"grand": (4,), "el2n": (2, 20)}  # networks, as in the paper's Table 1
 SCORES = "benchmarks/results/{}/scores.npz"  # of an earlier run: see warm_scores.py
@@ -86,11 +86,12 @@ def frontier_study(
     seeds: int,
     *options: str,
     name: str | None = None,
+    noise: str = NOISE,
     more_arms: str = "",
     rate_seeds: int | None = None,
 ) -> Study:
     """How much compute all data would have needed to be as good as each arm."""
-    arms = f"full,random,infobatch,quantile,{NOISE}{more_arms}"
+    arms = f"full,random,infobatch,quantile,{noise}{more_arms}"
     name = name or f"frontier-{task}"
     return Study(name, title, says, task, arms, seeds, LENGTHS, rates, options, rate_seeds)
 
@@ -180,6 +181,7 @@ STUDIES = (
         3,
         "images=2000",
         "epochs=10",
+        noise=f"{NOISE}:gradient=root",
         rate_seeds=2,
     ),
     frontier_study(
@@ -191,6 +193,7 @@ STUDIES = (
         3,
         "images=5000",
         "epochs=10",
+        noise=f"{NOISE}:gradient=root",
         rate_seeds=2,
     ),
     few_epochs_study("alpaca", "Alpaca", "512 rows of Alpaca"),
