@@ -30,6 +30,7 @@ class Study:
     learning_rates: str | None = None
     options: tuple[str, ...] = ()
     rate_seeds: int | None = None  # that choose from the grid; None is the lab's own number
+    headline: str = ""  # its row in the README's table; empty where it has none
 
     @property
     def has_curve(self) -> bool:
@@ -80,7 +81,7 @@ def coreset_arms() -> str:
 
 def frontier_study(
     task: str,
-    title: str,
+    headline: str,
     says: str,
     rates: str,
     seeds: int,
@@ -93,7 +94,10 @@ def frontier_study(
     """How much compute all data would have needed to be as good as each arm."""
     arms = f"full,random,infobatch,quantile,{noise}{more_arms}"
     name = name or f"frontier-{task}"
-    return Study(name, title, says, task, arms, seeds, LENGTHS, rates, options, rate_seeds)
+    title = f"Saving at equal quality: {headline}"
+    return Study(
+        name, title, says, task, arms, seeds, LENGTHS, rates, options, rate_seeds, headline
+    )
 
 
 def architecture_study(network: str, title: str, optimizer: str) -> Study:
@@ -137,13 +141,15 @@ def few_epochs_study(task: str, title: str, rows: str) -> Study:
 
 
 # The same runs as `infobatch demo --seeds 10`; its page and the README are written by hand around its table.
-DEMO = frontier_study("fashion", "The demo", f"{SMALL_CNN}.", "0.1,0.2,0.4", 10, name="demo")
+DEMO = frontier_study(
+    "fashion", "Fashion-MNIST, small CNN, SGD", f"{SMALL_CNN}.", "0.1,0.2,0.4", 10, name="demo"
+)
 
 STUDIES = (
     DEMO,
     frontier_study(
         "cifar10",
-        "Saving at equal quality: CIFAR-10",
+        "CIFAR-10, small ResNet, SGD",
         "10,000 images of CIFAR-10, cropped and flipped, a ResNet of 78,042 parameters, SGD, 16 epochs.",
         "0.1,0.2,0.4",
         5,
@@ -153,7 +159,7 @@ STUDIES = (
     ),
     frontier_study(
         "covertype",
-        "Saving at equal quality: Covertype",
+        "Covertype, MLP, AdamW",
         "100,000 rows of Covertype, no augmentation, an MLP, AdamW, 40 epochs. AdamW's steps do not grow with the weights, so two "
         "arms make as many steps as all data, with smaller batches (`shrink=batch`).",
         "0.008,0.016,0.032",
@@ -163,7 +169,7 @@ STUDIES = (
     ),
     frontier_study(
         "camvid",
-        "Saving at equal quality: CamVid",
+        "CamVid (segmentation), AdamW",
         "Segmentation (the paper's Figure 4a: UperNet on ADE20K, mIoU 41.1 with 60% of the iterations, 40.7 with all). 367 street scenes of CamVid at 90 × "
         "120, flipped, an encoder-decoder with an auxiliary head, AdamW, 12 epochs.",
         "0.004,0.008,0.016",
@@ -174,7 +180,7 @@ STUDIES = (
     ),
     frontier_study(
         "diffusion",
-        "Saving at equal quality: diffusion",
+        "Fashion-MNIST (diffusion), AdamW",
         "Generation (the paper's Table 8: latent diffusion on FFHQ, FID 7.70 pruned and 7.83 on all data). 2,000 images of Fashion-MNIST at 14 × 14, a UNet of diffusers, AdamW, 10 "
         "epochs. A visit's loss depends on its random timestep, so samples are ranked by their loss relative to that timestep's mean.",
         "0.001,0.002,0.004",
@@ -186,7 +192,7 @@ STUDIES = (
     ),
     frontier_study(
         "mae",
-        "Saving at equal quality: masked autoencoder",
+        "CIFAR-10 (masked autoencoder), AdamW",
         "Pretraining (the paper's Table 3: 24.8% saved with ViT-B on ImageNet-1K without loss), judged by a linear probe. 5,000 images of "
         "CIFAR-10, three quarters of the patches masked, a ViT, AdamW, 10 epochs.",
         "0.002,0.004,0.008",
