@@ -125,6 +125,9 @@ def test_lists_and_help(tmp_path):
     told = infobatch("policies").stdout
     for name in ("mean", "quantile", "random", "none"):
         assert name in told.splitlines()
+    listed = infobatch("--help").stdout.partition("Commands:")[2]
+    assert "policies" in listed
+    assert "..." not in listed, "cut at 80 columns"
     for command in ("demo", "compare", "report", "recipes", "policies"):
         assert "Usage" in infobatch(command, "--help").stdout
     told = " ".join(infobatch("compare", "--help").stdout.split())

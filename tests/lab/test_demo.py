@@ -21,10 +21,10 @@ def test_short_demo(tmp_path):
     )
     out = tmp_path / "demo-output-smoke"  # not in the way of the whole demo
     results = json.loads((out / "results.json").read_text())
-    arms = ["full", "random", "infobatch", "quantile"]
+    arms = ["full", "random", "infobatch", "quantile", "noise:tau=0.2:delta=1.0"]
     cells = {(run["arm"], run["length"]) for run in results["runs"]}
     assert cells == {(arm, length) for arm in arms for length in (0.4, 0.6, 0.8, 1.0)}
-    assert len(results["tried_rates"]) == 12
+    assert len(results["tried_rates"]) == 15
     assert results["decision"]["sentence"] in run.stdout
     assert run.stdout.count("ot decided") == 1, "one seed is told of once"
     assert "quantile" in run.stdout

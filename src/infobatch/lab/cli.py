@@ -63,7 +63,10 @@ def demo(
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 2,
     smoke: Annotated[bool, typer.Option(help="A few samples: does it work?")] = False,
 ) -> None:
-    """Compare on the embedded Fashion-MNIST: all data, random pruning, two rules of InfoBatch."""
+    """Compare pruning rules on the embedded Fashion-MNIST.
+
+    All data, random pruning, two rules of InfoBatch and our noise budget, at four lengths.
+    """
     _commands().compare(
         "fashion",
         arms=None,
@@ -127,9 +130,9 @@ def compare(  # noqa: PLR0917 - a command line
     ] = None,
     log: Annotated[str | None, typer.Option(help="Curves for tensorboard or wandb.")] = None,
 ) -> None:
-    """Should you prune on this task, and how? Train the arms, and decide with an interval.
+    """Should you prune on this task, and how?
 
-    Stop it at any time and run the same command to resume. More seeds and arms may be added to the
+    Trains the arms, and decides with an interval. Stop it at any time and run the same command to resume. More seeds and arms may be added to the
     same folder.
     """
     _commands().compare(
@@ -192,9 +195,9 @@ def select(  # noqa: PLR0917 - a command line
     ] = None,
     smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
 ) -> None:
-    """Choose a subset to train on, by a proxy or by an exported file of scores.
+    """Choose a subset to train on.
 
-    Writes the indices and weights, and a page with the most and least wanted samples. Stop it at any time and
+    By a proxy or by an exported file of scores. Writes the indices and weights, and a page with the most and least wanted samples. Stop it at any time and
     run the same command to resume.
     """
     from infobatch.lab import select_command  # noqa: PLC0415 - brings torch, scipy and matplotlib
@@ -244,9 +247,9 @@ def score(  # noqa: PLR0917 - a command line
         list[str] | None, typer.Option("--set", help="A recipe's option: name=value.")
     ] = None,
 ) -> None:
-    """Score the training samples by a pass without gradients, for a first epoch that is pruned.
+    """Score the training samples by a pass without gradients.
 
-    Use the file as initial_scores=, or in a comparison: --arms full,mean:scores=scores.npz, whose
+    For a first epoch that is pruned: use the file as initial_scores=, or in a comparison: --arms full,mean:scores=scores.npz, whose
     cost then has that of the scoring in it.
     """
     _commands().score(
@@ -265,7 +268,7 @@ def score(  # noqa: PLR0917 - a command line
 def report(
     folder: Annotated[Path, typer.Argument(help="The --out folder of a comparison.")],
 ) -> None:
-    """Write the report of a comparison again, also of one that is not finished."""
+    """Write the report of a comparison again, finished or not."""
     _commands().report(folder)
 
 
@@ -275,7 +278,7 @@ def recipes(
         Path | None, typer.Option(help=f"The folder with the data sets. [env: {DATA_VARIABLE}]")
     ] = None,
 ) -> None:
-    """List the recipes and whether their data and packages are there."""
+    """List the recipes, and what each of them still needs."""
     folder = data_folder(data)
     rows = []
     for name, what in RECIPES.items():

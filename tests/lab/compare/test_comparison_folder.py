@@ -317,6 +317,24 @@ def test_a_sequential_design_is_stated_first_and_kept(tmp_path):
         compare(tmp_path, "full,infobatch", 3, most_seeds=2)
 
 
+def test_seeds_are_added_while_anything_is_open(tmp_path, monkeypatch):
+    """Also where an arm is to be used instead of shorter training, and may be lossless or not."""
+    more = {"low": 1, "high": 2, "text": "about 1 to 2 more seeds"}
+    instead = "use instead of shorter training"
+    decisions = [("not decided", more), (instead, more), (instead, None), ("use", None)]
+    comparison = Comparison(str(TINY), parse_arms("full,infobatch"), 3, tmp_path, most_seeds=9)
+    told = iter(decisions)
+    monkeypatch.setattr("infobatch.lab.compare.comparison.run_jobs", lambda *_, **__: None)
+    monkeypatch.setattr(
+        comparison,
+        "collect",
+        lambda: {"decision": dict(zip(("kind", "more_seeds"), next(told), strict=True))},
+    )
+    results = comparison.run(at_once=1, watch=lambda *_: None)
+    assert results["decision"] == {"kind": instead, "more_seeds": None}
+    assert comparison.seeds == 5
+
+
 def test_seeds_that_were_added_after_a_look_are_owned_up_to(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "out")
     assert added_seeds(read_results(out)) == ""

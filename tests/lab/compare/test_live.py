@@ -106,6 +106,14 @@ def test_nothing_is_cropped(comparison, width):
     ), "every letter of the wide table"
 
 
+def test_why_intervals_in_the_decision_are_wider_is_said(comparison):
+    results = json.loads((comparison / "results.json").read_text())
+    assert "intervals in the decision are" in results["level"]
+    assert results["level"] in notes(results)
+    results["seeds"] = [0]
+    assert results["level"] not in notes(results), "one seed has no intervals"
+
+
 def test_one_seed_shows_differences_instead_of_verdicts(comparison):
     results = json.loads((comparison / "results.json").read_text())
     several = text_of(results_table(results))

@@ -40,6 +40,7 @@ def test_by_hand():
     assert point.to_shorter.low == pytest.approx(2 - 0.248414, abs=1e-6)
     assert point.shorter_to_full.mean == pytest.approx(-4)
     assert point.shorter_length == pytest.approx(0.5)
+    assert point.equal_length == pytest.approx(0.5 / 0.75), "at 25% less than what that costs"
     assert [(knot.length, knot.cost, knot.quality) for knot in result.curve] == [
         (0.5, pytest.approx(50), pytest.approx(82)),
         (1.0, pytest.approx(100), pytest.approx(86)),

@@ -103,7 +103,7 @@ def matched_name(row: Summary, arms: Sequence[str]) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """What else there is to say: the gate, each arm's verdict at full length, the grid's cost."""
+    """What else there is to say: the gate, verdicts at full length, the level, the grid's cost."""
     lines = []
     gate, decision = results["gate"], results["decision"]
     if gate is not None and decision["kind"] != "shorten first":
@@ -115,6 +115,8 @@ def notes(results: Results) -> list[str]:
         for row in results["verdicts"]
         if row["length"] == longest and several  # of one seed, the decision says what it can say
     ]
+    if results["level"] is not None and several:
+        lines.append(results["level"])
     if matched := matched_note(results):
         lines.append(f"* {matched}")
     if results["tried_rates"]:

@@ -293,7 +293,9 @@ class Comparison:
 
     def _is_open(self, results: Mapping[str, Any]) -> bool:
         assert self.most_seeds is not None
-        return self.seeds < self.most_seeds and results["decision"]["kind"] == "not decided"
+        decision = results["decision"]
+        is_open = decision["kind"] == "not decided" or decision["more_seeds"] is not None
+        return self.seeds < self.most_seeds and is_open
 
     def collect(self) -> dict[str, Any]:
         """Gather all finished runs into results.json, with what they say."""

@@ -41,9 +41,7 @@ def by_epoch(
             x = samples if against_samples else epochs
             every = max(1, len(x) // 8)
             means = np.nanmean(values, 0)
-            (line,) = axis.plot(
-                x, means, **looks[arm].line(), markevery=every, label=shortened(arm, 14)
-            )
+            (line,) = axis.plot(x, means, **looks[arm].line(), markevery=every, label=arm)
             hover(line, f"{arm}: {means[-1]:.4g} at the end")
             axis.fill_between(
                 x, np.nanmin(values, 0), np.nanmax(values, 0),

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, NullLocator
 
-from infobatch.lab.report.looks import Look, Record, shortened
+from infobatch.lab.report.looks import Look, Record, folded, shortened
 from infobatch.lab.report.svg import ALARM, INK, MUTED, draw, hover
 from infobatch.lab.stats.outcome import decimals
 from infobatch.lab.stats.records import FULL
@@ -53,7 +53,7 @@ def quality_against_cost(
                 **{**look.line(), "marker": ""}, lw=width, alpha=0.7,
             )  # fmt: skip
             for number, point in enumerate(points):
-                _mark(axis, point, look, cost, digits, label=None if number else shortened(arm, 14))
+                _mark(axis, point, look, cost, digits, label=None if number else arm)
         if frontier and frontier["curve"]:
             _reference(axis, frontier["curve"])
         axis.set(xlabel=COSTS[cost], ylabel=shortened(metric))
@@ -130,14 +130,15 @@ def differences(
                     [difference["low"], difference["high"]], [row, row], color=look.colour, lw=2.4
                 )
                 hover(bar, description(point))
-        axis.set_yticks(range(len(known)), [shortened(point["arm"], 14) for point in known])
+        axis.set_yticks(range(len(known)), [folded(point["arm"]) for point in known])
         axis.set_ylim(len(known) - 0.5, -0.5)
         axis.set_xlabel(f"difference to full{f', {unit}' if unit else ''} (left is worse)")
         axis.grid(visible=False, axis="y")
 
+    lines = sum(1 + point["arm"].count(":") for point in known)
     label = f"Difference to full data, where the margin is {margin:g}: "
     label += "; ".join(description(point) for point in known)
-    return draw("differences", label, plot, height=110 + 30 * len(known))
+    return draw("differences", label, plot, height=110 + 18 * len(known) + 12 * lines)
 
 
 def quality_against_rate(
@@ -164,7 +165,7 @@ def quality_against_rate(
             rows = [row for row in known if row["arm"] == arm]
             axis.plot(
                 [row["learning_rate"] * beside for row in rows], [row["mean"] for row in rows],
-                **{**look.line(), "marker": ""}, label=shortened(arm, 14),
+                **{**look.line(), "marker": ""}, label=arm,
             )  # fmt: skip
             for row in rows:
                 x = row["learning_rate"] * beside

@@ -32,6 +32,11 @@ def looks_of(arms: Sequence[str]) -> dict[str, Look]:
     }
 
 
+def folded(arm: str) -> str:
+    """An arm's name on as many lines as its options need, for an axis."""
+    return arm.replace(":", ":\n")
+
+
 def shortened(text: str, length: int = 28) -> str:
     """A user's text on one line, short enough for an axis."""
     line = " ".join(text.split())

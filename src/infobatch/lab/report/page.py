@@ -120,7 +120,8 @@ def template(name: str) -> Template:
 def _tone(results: Mapping[str, Any]) -> str:
     """The colour of the decision: a class of the style sheet."""
     kind = results["decision"]["kind"] if results["decision"] else "not decided"
-    tones = {"use": "lossless", "not decided": "undecided"}
+    tones = {"use": "lossless", "use instead of shorter training": "undecided"}
+    tones["not decided"] = "undecided"
     return tones.get(kind, "worse")
 
 

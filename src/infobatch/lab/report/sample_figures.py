@@ -78,7 +78,7 @@ def visits(details: Sequence[Details], *, looks: Mapping[str, Look]) -> Markup |
             for count, bar in enumerate(bars):
                 hover(bar, f"{arm}: {share[count]:.1%} of the samples were visited {count} times")
             axis.axvline(float(counts.mean()), color=INK, lw=1.2, ls="--")
-            axis.set_title(shortened(arm), loc="left")
+            axis.set_title(arm, loc="left")
             axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             axis.yaxis.set_major_locator(MaxNLocator(4))
         axes[-1].set_xlabel("visits of a sample in the whole training")
@@ -137,7 +137,7 @@ def kept_by_class(
                 share = detail.shares.get(name, np.nan)
                 (mark,) = axis.plot(
                     share, row, look.marker, color=look.colour, ms=6,
-                    label=None if row else shortened(detail.arm, 14),
+                    label=None if row else detail.arm,
                 )  # fmt: skip
                 hover(mark, f"{detail.arm} keeps {share:.0%} of {name}")
         axis.set_yticks(range(len(ranked)), [shortened(name, 18) for name in ranked])

@@ -77,7 +77,12 @@ def draw(
         plot(list(axes))
         handles, labels = axes[0].get_legend_handles_labels()
         if handles:
-            figure.legend(handles, labels, loc="outside upper left", ncols=3, columnspacing=1.2)
+            # As many columns as there is room for: two arms may differ in their last option alone.
+            columns = int(WIDTH / (28 + 5.5 * max(map(len, labels))))
+            columns = min(max(columns, 1), 3)
+            figure.legend(
+                handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.2
+            )
         file = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=nothing)

@@ -83,8 +83,11 @@ def _level(count: int, confidence: float, design: SequentialDesign | None) -> st
     sentences += "comparisons"
     sentences += f", at all looks with up to {design.most} seeds together. " if design else ". "
     if count > 1:
-        sentences += f"The {count} pairs of arm and length share that error, so "
-        sentences += f"intervals in the decision are {_percent(confidence)} intervals. "
+        sentences += f"The {count} pairs of arm and length share that error, so intervals in the "
+        sentences += (
+            f"decision are {_percent(confidence)} intervals, wider than those of each pair by "
+        )
+        sentences += "itself elsewhere. "
     return sentences + "Intervals are over seeds, not over test items."
 
 

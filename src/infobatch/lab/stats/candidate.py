@@ -28,6 +28,7 @@ class Candidate:
     to_shorter: Contrast
     shorter_to_full: Contrast
     shorter_length: float
+    equal_length: float
 
     @property
     def enough_seeds(self) -> bool:
@@ -72,6 +73,7 @@ def candidates(points: Iterable[Point], *, margin: float) -> list[Candidate]:
             to_shorter=_known(point.to_shorter),
             shorter_to_full=_known(point.shorter_to_full),
             shorter_length=_known(point.shorter_length),
+            equal_length=_known(point.equal_length),
         )
         for point in points
         if point.to_full is not None  # measured on a common seed, and not diverged

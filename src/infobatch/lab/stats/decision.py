@@ -1,8 +1,14 @@
 """One decision from all that was measured: use an arm, train for less, or keep all data.
 
+"Use" takes an arm that is above full data's curve: full data needs more compute to be as good. If it is
+as good as full data at full length as well, that is all there is to say. If it is not, or not surely,
+it is still what to use instead of shorter training, and the sentence says what is open or lost.
+
 Several arms and lengths are looked at, and the best of several is partly the luckiest. "Use" therefore
 takes intervals that hold for all of them at once (Bonferroni: what 95% leaves is shared among them):
-of all comparisons in which no arm is worth using, at most 2.5% end with that word.
+of all comparisons in which no arm is worth using, at most 2.5% begin with that word, and of those in
+which none is lossless at most 2.5% call the arm as good as full data. Both errors together have that
+bound, too: a given arm and length can make only one of them.
 """
 
 from __future__ import annotations
@@ -17,15 +23,22 @@ from infobatch.lab.stats.gate import Gate
 from infobatch.lab.stats.precision import SeedRange, more_seeds
 from infobatch.lab.stats.sentences import Sentences, Wording
 
-Kind = Literal["use", "train shorter", "shorten first", "keep full data", "not decided"]
+Kind = Literal[
+    "use",
+    "use instead of shorter training",
+    "train shorter",
+    "shorten first",
+    "keep full data",
+    "not decided",
+]
 
 
 @dataclass(frozen=True)
 class Decision:
     """What to do, in one word and one or two sentences, and the arm and length it is about.
 
-    ``leans`` says which way it looks while it is not decided, and ``more_seeds`` about how many it
-    takes to tell.
+    ``leans`` says which way it looks while something is not decided, and ``more_seeds`` about how many
+    it takes to tell: for an arm to use instead of shorter training, whether it is as good as full data.
     """
 
     kind: Kind
@@ -43,22 +56,28 @@ def decide(
 
     :func:`infobatch.lab.stats.assessment.assess` makes such a frontier from the measurements.
     """
-    measured = [point for point in frontier.points if point.seeds]
-    if not measured:
+    if not any(point.seeds for point in frontier.points):
         sentence = (
             "Not decided: no seed has finished on full data at every length and in another arm."
         )
         return Decision("not decided", sentence)
     if gate.regime == "too long":
         return Decision("shorten first", gate.text)
+    return _judged(frontier, gate, margin=margin, wording=wording or Wording())
+
+
+def _judged(frontier: Frontier, gate: Gate, *, margin: float, wording: Wording) -> Decision:
+    """Decide where there is something to judge, and training is not known to be too long."""
+    measured = [point for point in frontier.points if point.seeds]
     longest = max(knot.length for knot in frontier.curve)
-    sentences = Sentences(margin, longest, wording or Wording())
+    sentences = Sentences(margin, longest, wording)
     judged = candidates(measured, margin=margin)
     lossless = [candidate for candidate in judged if candidate.lossless]
     useful = [candidate for candidate in lossless if candidate.above_curve]
     if useful:
         best = max(useful, key=lambda candidate: candidate.saving.low or 0.0)
-        return _about(best, "use", sentences.use(best, gate))
+        reach = next(reach for reach in frontier.reaches if reach.arm == best.point.arm)
+        return _about(best, "use", sentences.use(best, reach.saving, gate))
     beaten = [
         candidate
         for candidate in lossless
@@ -70,29 +89,50 @@ def decide(
     undecided = [
         candidate for candidate in judged if not (candidate.worse or candidate.under_curve)
     ]
+    above = [candidate for candidate in judged if candidate.above_curve]
     if undecided:
-        return _undecided(undecided, gate, sentences)
-    nearest = max(judged, key=lambda candidate: candidate.to_full.mean, default=None)
+        return _undecided(undecided, above, gate, sentences)
+    if above:
+        best = max(above, key=_quality)
+        sentence = f"{sentences.instead(best, gate)} {sentences.not_as_good(best)}"
+        return _about(best, "use instead of shorter training", sentence)
+    nearest = max(judged, key=_quality, default=None)
     diverged = any(point.diverged for point in measured)
     return Decision("keep full data", sentences.keep(nearest, diverged=diverged))
 
 
-def _undecided(undecided: Sequence[Candidate], gate: Gate, sentences: Sentences) -> Decision:
-    """Tell of the most promising candidate: the largest saving of those that may be lossless."""
+def _undecided(
+    undecided: Sequence[Candidate], above: Sequence[Candidate], gate: Gate, sentences: Sentences
+) -> Decision:
+    """Tell of the most promising candidate: the largest saving of those that may be lossless.
+
+    One that is surely above the curve goes first. What is sure is said before what is open.
+    """
     near = [candidate for candidate in undecided if candidate.to_full.mean > -candidate.margin]
     leans: Kind = "keep full data"
     if near:
-        best = max(near, key=lambda candidate: candidate.saving.estimate)
+        best = max(near, key=lambda candidate: (candidate.above_curve, candidate.saving.estimate))
         leans = "use" if best.to_shorter.mean > 0 else "train shorter"
     else:
-        best = max(undecided, key=lambda candidate: candidate.to_full.mean)
+        best = max(undecided, key=_quality)
     more = _seeds_needed(best, near=bool(near))
     if not best.enough_seeds:
-        sentence = sentences.few_seeds(best, gate)
-    else:
-        words = {"use": "using it", "train shorter": "shorter training"}
-        sentence = sentences.not_decided(best, words.get(leans, "keeping all data"), more)
+        return _about(best, "not decided", sentences.few_seeds(best, gate), leans, more)
+    if best.above_curve:
+        sentence = sentences.instead(best, gate)
+        sentence += f" {sentences.perhaps_as_good(best, more, likely=leans == 'use')}"
+        return _about(best, "use instead of shorter training", sentence, leans, more)
+    words = {"use": "using it", "train shorter": "shorter training"}
+    sentence = sentences.not_decided(best, words.get(leans, "keeping all data"), more)
+    if above:
+        used = max(above, key=_quality)
+        sentence = f"{sentences.instead(used, gate)} {sentence}"
+        return _about(used, "use instead of shorter training", sentence, leans, more)
     return _about(best, "not decided", sentence, leans, more)
+
+
+def _quality(candidate: Candidate) -> float:
+    return candidate.to_full.mean
 
 
 def _seeds_needed(best: Candidate, *, near: bool) -> SeedRange:

@@ -55,6 +55,7 @@ class Point:
     shorter_length: float | None = None  # the length at which full data costs the same
     below_curve: bool = False  # cheaper than full data's runs: shorter training is worse still
     saving: Saving | None = None  # at equal quality
+    equal_length: float | None = None  # the length at which full data is as good
 
 
 @dataclass(frozen=True)
@@ -162,15 +163,21 @@ def _point(runs: PairedRuns, arm: str, length: float, confidence: float) -> Poin
     curve = fit_curve(full_cost, full_quality)
     (log_cost,), (quality,) = runs.table([(arm, length)], seeds)
     cost = float(log_cost.mean())
-    lengths = np.log(np.sort(runs.lengths))
+    full_costs, lengths = np.sort(full_cost.mean(axis=1)), np.log(np.sort(runs.lengths))
+
+    def length_at(log_cost: float) -> float:
+        return math.exp(float(np.interp(log_cost, full_costs, lengths)))
+
     at_own_cost = curve.at(cost)
     diverged = tuple(seed for seed, value in zip(seeds, quality, strict=True) if value == -math.inf)
     if diverged:
         bound = -math.expm1(cost - float(curve.cost[0]))
         saving = Saving(bound, "at most", None, None, confidence)
+        equal_length = None
     else:
         crossing = cross(curve, log_cost, quality, confidence=confidence)
         saving = saving_of_point(crossing, confidence=confidence)
+        equal_length = length_at(cost + crossing.estimate)
     return Point(
         arm=arm,
         length=length,
@@ -184,9 +191,10 @@ def _point(runs: PairedRuns, arm: str, length: float, confidence: float) -> Poin
         if diverged
         else contrast(differences_at_own_cost(curve, log_cost, quality), confidence=confidence),
         shorter_to_full=contrast(at_own_cost - full_quality[-1], confidence=confidence),
-        shorter_length=math.exp(float(np.interp(cost, np.sort(full_cost.mean(axis=1)), lengths))),
+        shorter_length=length_at(cost),
         below_curve=cost < float(curve.cost[0]),
         saving=saving,
+        equal_length=equal_length,
     )
 
 

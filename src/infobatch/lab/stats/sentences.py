@@ -10,7 +10,7 @@ from infobatch.lab.stats.contrast import USUAL_SEEDS
 from infobatch.lab.stats.gate import Gate
 from infobatch.lab.stats.outcome import decimals, described
 from infobatch.lab.stats.precision import SeedRange
-from infobatch.lab.stats.saving import percent
+from infobatch.lab.stats.saving import Saving, percent
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,44 @@ class Sentences:
     longest: float
     wording: Wording
 
-    def use(self, best: Candidate, gate: Gate) -> str:
-        """Use an arm: what it saves, and what shorter training at its cost would lose."""
+    def use(self, best: Candidate, reach: Saving | None, gate: Gate) -> str:
+        """Use an arm: what it saves, and what shorter training at its cost would lose.
+
+        ``reach`` is where the arm's own curve has full data's quality, which an arm that is better
+        than full data reaches at less than the cost of any length it was trained for.
+        """
+        sentence = f"Use {self._name(best)}: as good as full data at {_saving(best.saving)}; "
+        sentence += f"{self._shorter(best, cost='its cost')}."
+        if reach and reach.bound is None and (reach.low or 0.0) > (best.saving.low or 0.0):
+            sentence += f" Its own curve reaches full data's quality at {_saving(reach)}."
+        return sentence + _caution(gate)
+
+    def instead(self, best: Candidate, gate: Gate) -> str:
+        """Use an arm where one would train for less: it is above full data's curve."""
+        sentence = f"Use {self._arm(best)} instead of shorter training: for "
+        sentence += f"{self._length(best.point.length)} it "
+        if best.saving.bound is None:
+            sentence += f"is as good as all data for {self._length(best.equal_length)}, at "
+            sentence += f"{_saving(best.saving)}."
+        else:
+            sentence += f"saves {best.saving.text} at equal quality."
+        return sentence + _caution(gate)
+
+    def perhaps_as_good(self, best: Candidate, more: SeedRange, *, likely: bool) -> str:
+        """What is open about an arm that is above the curve, which way it leans, what it would take."""
         sentence = (
-            f"Use {self._name(best)}: as good as full data at {_compute(best.saving.estimate)} "
+            f"Whether it is as good as {self._whole} is not decided: {self._difference(best)}, "
         )
-        sentence += f"({best.saving.interval}); "
-        sentence += f"{self._shorter(best)}."
-        if gate.regime == "unknown":
-            sentence += " Whether training is longer than it needs to be is not clear yet."
-        return sentence
+        sentence += f"where the margin is {self.margin:g}. "
+        sentence += f"It leans towards {'yes' if likely else 'no'}; "
+        return f"{sentence}deciding would take {more.text}."
+
+    def not_as_good(self, best: Candidate) -> str:
+        """What an arm that is above the curve loses."""
+        sentence = (
+            f"It is not as good as {self._whole}: {self._difference(best)}, where the margin is "
+        )
+        return f"{sentence}{self.margin:g}. For that quality keep all data."
 
     def train_shorter(self, best: Candidate) -> str:
         """Full data at the same cost is better."""
@@ -98,10 +126,12 @@ class Sentences:
         sentence += "One seed" if single else "Two seeds"
         return f"{sentence} cannot tell this from chance; {USUAL_SEEDS} usually can."
 
-    def _name(self, best: Candidate) -> str:
-        sentence = f"`{best.point.arm}`"
+    def _arm(self, best: Candidate) -> str:
         setting = self.wording.settings.get(best.point.arm)
-        sentence += f" with {setting}" if setting else ""
+        return f"`{best.point.arm}`" + (f" with {setting}" if setting else "")
+
+    def _name(self, best: Candidate) -> str:
+        sentence = self._arm(best)
         if best.point.length != self.longest:
             sentence += f" for {self._length(best.point.length)}"
         return sentence
@@ -115,18 +145,39 @@ class Sentences:
     def _amount(self, value: float) -> str:
         return f"{value:.{decimals(self.margin)}f} {self.wording.unit}".rstrip()
 
+    @property
+    def _whole(self) -> str:
+        if self.wording.epochs:
+            return f"all data for {self.wording.epochs} epochs"
+        return "full data at full length"
+
+    def _difference(self, best: Candidate) -> str:
+        sentence = described(best.to_full, self.margin, unit=self.wording.unit)
+        return f"{sentence} at {_compute(best.saved)}"
+
     def _against_full(self, best: Candidate) -> str:
         sentence = described(best.to_full, self.margin, unit=self.wording.unit)
         return f"{sentence} against full data at {_compute(best.saved)}"
 
-    def _shorter(self, best: Candidate, *, past: bool = False) -> str:
+    def _shorter(self, best: Candidate, *, past: bool = False, cost: str = "that cost") -> str:
         """What shorter training at the same cost loses."""
         if best.point.below_curve and best.shorter_length >= self.longest:
             return "shorter training was not tried"
         loss = -best.shorter_to_full.mean
         verb = ("lost" if past else "loses") if loss >= 0 else ("gained" if past else "gains")
         more = "more than " if best.point.below_curve else ""
-        return f"shorter training at that cost {verb} {more}{self._amount(abs(loss))}"
+        return f"shorter training at {cost} {verb} {more}{self._amount(abs(loss))}"
+
+
+def _caution(gate: Gate) -> str:
+    if gate.regime == "unknown":
+        return " Whether training is longer than it needs to be is not clear yet."
+    return ""
+
+
+def _saving(saving: Saving) -> str:
+    """A saving that is established, with its interval."""
+    return f"{_compute(saving.estimate)} ({saving.interval})"
 
 
 def _compute(saved: float) -> str:
