@@ -21,7 +21,7 @@ from infobatch.lab.compare.answer import points
 from infobatch.lab.compare.results import read_results
 from infobatch.lab.run.arms import INFOBATCH, Arm
 from infobatch.lab.stats.outcome import decimals
-from infobatch.lab.stats.records import read_record
+from infobatch.lab.stats.records import FULL_LENGTH, read_record
 from infobatch.lab.stats.summary import mean_and_deviation, summarise
 from infobatch.policies import POLICIES
 
@@ -62,10 +62,10 @@ def comparisons() -> Iterator[tuple[str, str]]:
 def rows_of(name: str, title: str) -> Iterator[tuple[str, str]]:
     """A row for each arm of a comparison at its longest length, with the policy that it prunes by."""
     results = read_results(STORED / name)
-    longest, digits = max(results["lengths"]), decimals(results["margin"])
+    digits = decimals(results["margin"])
     for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
         policy = policy_of(row.arm)
-        if policy is None or row.length != longest:
+        if policy is None or row.length != FULL_LENGTH:
             continue
         point = points(results).get((row.arm, row.length)) or {}
         saving = point.get("saving")

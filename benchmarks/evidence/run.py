@@ -20,6 +20,7 @@ from typing import Any
 from studies import STUDIES, Study, study_of
 
 from infobatch.files import write_atomically
+from infobatch.lab.commands import parse_lengths
 from infobatch.lab.compare.results import (
     finished_runs,
     read_results,
@@ -30,6 +31,7 @@ from infobatch.lab.compare.results import (
 )
 from infobatch.lab.run.arms import parse_arms
 from infobatch.lab.run.result import RESULT_FILE
+from infobatch.lab.stats.records import FULL_LENGTH
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "benchmarks" / "results"
@@ -120,7 +122,9 @@ def finished(study: Study) -> int:
 
 
 def wanted(study: Study) -> int:
-    return len(parse_arms(study.arms)) * len(study.lengths.split(",")) * study.seeds
+    lengths, arms = parse_lengths(study.lengths), len(parse_arms(study.arms))
+    longer = sum(length > FULL_LENGTH for length in lengths)  # of pruned arms only
+    return (arms * len(lengths) - longer) * study.seeds
 
 
 if __name__ == "__main__":

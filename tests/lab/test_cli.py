@@ -76,7 +76,8 @@ def test_a_failing_task_is_told_without_a_traceback(tmp_path):
             ("compare", "fashion", "--lengths", "0.5"),
             "--lengths got '0.5', expected different shares of the epochs, 1 among them",
         ),
-        (("compare", "fashion", "--lengths", "1,2"), "--lengths got '1,2', expected different"),
+        (("compare", "fashion", "--lengths", "1,1"), "--lengths got '1,1', expected different"),
+        (("compare", "fashion", "--lengths", "0,1"), "--lengths got '0,1', expected different"),
         (("compare", "fashion", "--set", "optimizer"), "expected name=value"),
         (("compare", "fashion", "--set", "nonsense=1"), "has no option 'nonsense'"),
         (

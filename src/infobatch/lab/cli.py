@@ -132,7 +132,7 @@ def compare(  # noqa: PLR0917 - a command line
 ) -> None:
     """Should you prune on this task, and how?
 
-    Trains the arms, and decides with an interval. Stop it at any time and run the same command to resume. More seeds and arms may be added to the
+    Trains the arms, and decides with an interval. Stop it at any time and run the same command to resume. More seeds, arms and lengths may be added to the
     same folder.
     """
     _commands().compare(

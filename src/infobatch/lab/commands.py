@@ -22,6 +22,7 @@ from infobatch.lab.report.page import write_report
 from infobatch.lab.run.arms import parse_arms
 from infobatch.lab.run.scoring import score_task
 from infobatch.lab.run.writers import check_log
+from infobatch.lab.stats.records import FULL_LENGTH
 from infobatch.lab.task import TaskError, load_task
 from infobatch.lab.terminal import print_error
 
@@ -121,12 +122,12 @@ def report(folder: Path) -> None:
 
 
 def parse_lengths(text: str) -> list[float]:
-    """Read shares of the epochs, of which one is 1."""
+    """Read shares of the epochs, of which one is 1; pruned arms may be trained for more."""
     lengths = _numbers(text)
-    if not lengths or max(lengths) != 1 or len(set(lengths)) < len(lengths):
+    if FULL_LENGTH not in lengths or len(set(lengths)) < len(lengths):
         raise ValueError(
             f"--lengths got {text!r}, expected different shares of the epochs, 1 among them: "
-            "0.4,0.6,0.8,1."
+            "0.4,0.6,0.8,1; above 1 for pruned arms only: 0.4,0.7,1,1.3."
         )
     return lengths
 

@@ -198,8 +198,40 @@ def test_every_arm_is_trained_at_every_length(tmp_path):
     assert [knot["length"] for knot in results["frontier"]["curve"]] == [0.5, 1.0]
     cells = {(point["arm"], point["length"]) for point in results["frontier"]["points"]}
     assert cells == {(arm, n) for arm in ("random", "infobatch") for n in (0.5, 1.0)}
-    with pytest.raises(ValueError, match=r"lengths = \[0.5, 1.0\] there, \[1.0\] here"):
-        Comparison(str(TINY), parse_arms("full,infobatch"), 2, tmp_path)
+
+
+def test_pruned_arms_may_be_trained_for_more_epochs_than_full_data(tmp_path):
+    results = compare(tmp_path, "full,random,infobatch", 2, lengths=(0.5, 1.0, 1.5))
+    cells = {(run["arm"], run["length"]) for run in results["runs"]}
+    pruned = {(arm, n) for arm in ("random", "infobatch") for n in (0.5, 1.0, 1.5)}
+    assert cells == {("full", 0.5), ("full", 1.0)} | pruned
+    longest = next(run for run in results["runs"] if run["length"] == 1.5)
+    assert longest["full_passes"] == 240, "what is saved is saved of full data's four epochs"
+    assert len(longest["history"]) == 6
+    assert [knot["length"] for knot in results["frontier"]["curve"]] == [0.5, 1.0]
+    at_full_length = {row["arm"] for row in results["verdicts"] if row["length"] == 1.0}
+    assert at_full_length == {"random", "infobatch"}
+
+
+def test_lengths_are_added_to_those_of_the_folder(tmp_path):
+    compare(tmp_path, "full,infobatch", 2, lengths=(0.5, 1.0))
+    before = {path: path.read_bytes() for path in tmp_path.glob("runs/*/result.json")}
+    results = compare(tmp_path, "full,infobatch", 2, lengths=(0.75, 1.0, 1.5))
+    assert results["lengths"] == [0.5, 0.75, 1.0, 1.5]
+    assert {path: path.read_bytes() for path in before} == before, "finished runs are not repeated"
+    made = {(run["arm"], run["length"]) for run in results["runs"]}
+    assert ("infobatch", 1.5) in made
+    assert ("full", 1.5) not in made
+
+
+def test_a_shorter_length_than_that_of_the_grid_is_refused(tmp_path, in_this_process):
+    comparison = made_with_rates(tmp_path, 1)
+    comparison.collect()
+    with pytest.raises(
+        ValueError,
+        match=r"--lengths got 0.25, but in .* the learning rates were chosen at 0.5, the shortest",
+    ):
+        made_with_rates(tmp_path, 1, lengths=(0.25, 1.0))
 
 
 def test_short_and_lengths_exclude_each_other(tmp_path):
@@ -218,8 +250,8 @@ def test_without_full_it_says_what_is_missing(tmp_path):
 def made_with_rates(out, seeds, **options):
     """A comparison with a grid, its runs made in this process."""
     comparison = Comparison(
-        str(TINY), parse_arms("full,infobatch,random"), seeds, out, lengths=(0.5, 1.0),
-        learning_rates=[1e-9, 0.2], **options,
+        str(TINY), parse_arms("full,infobatch,random"), seeds, out,
+        **{"lengths": (0.5, 1.0), "learning_rates": [1e-9, 0.2], **options},
     )  # fmt: skip
     comparison.chosen_rates |= comparison.rate_search().choose(
         at_once=1, listen=lambda job, event: None

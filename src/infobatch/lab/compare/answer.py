@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infobatch.lab.stats.outcome import decimals, signed
-from infobatch.lab.stats.records import FULL, RANDOM, SHORT, read_record
+from infobatch.lab.stats.records import FULL, FULL_LENGTH, RANDOM, SHORT, read_record
 from infobatch.lab.stats.sequential import ERROR_WITHOUT_DESIGN
 from infobatch.lab.stats.summary import Summary, mean_and_deviation, summarise
 
@@ -108,12 +108,12 @@ def notes(results: Results) -> list[str]:
     gate, decision = results["gate"], results["decision"]
     if gate is not None and decision["kind"] != "shorten first":
         lines.append(gate["text"])
-    longest = max(results["lengths"])
     several = len(results["seeds"]) > 1
     lines += [
         f"{row['arm']}: {row['outcome']['text']}{flips(row)}"
         for row in results["verdicts"]
-        if row["length"] == longest and several  # of one seed, the decision says what it can say
+        if row["length"] == FULL_LENGTH
+        and several  # of one seed, the decision says what it can say
     ]
     if results["level"] is not None and several:
         lines.append(results["level"])

@@ -29,7 +29,7 @@ from infobatch.lab.run.identity import hash_of_task, what_differs
 from infobatch.lab.run.machine import versions
 from infobatch.lab.run.settings import settings_of
 from infobatch.lab.stats.judgement import NOTHING_JUDGED, Question, judge
-from infobatch.lab.stats.records import FULL, SHORT, read_record
+from infobatch.lab.stats.records import FULL, FULL_LENGTH, SHORT, read_record
 from infobatch.lab.task import Task, load_task
 
 Watch = Callable[["Comparison", Job, dict[str, Any]], None]
@@ -40,8 +40,8 @@ OWN = ("arm", "seed", "length", "budget", "leader", "validation", "rule_hash")  
 class Comparison:
     """The settings of a comparison, and its runs.
 
-    ``arms`` and ``seeds`` are what is asked for now; the folder may have more from before, and
-    results are made of all. Every run in a folder is made with the same settings: what differs is
+    ``arms``, ``lengths`` and ``seeds`` are what is asked for now; the folder may have more from before,
+    and results are made of all. Every run in a folder is made with the same settings: what differs is
     refused. With ``most_seeds``, seeds are added one by one until there is a decision.
 
     ``rate_seeds`` is how many seeds choose each arm's learning rate from the grid. Unless it is stated,
@@ -64,7 +64,16 @@ class Comparison:
     chosen_rates: dict[str, float] = field(init=False)  # by arm, after a sweep
 
     def __post_init__(self) -> None:
-        self._check_request()
+        if self.rate_seeds is not None and not self.learning_rates:
+            raise ValueError(
+                f"--rate-seeds got {self.rate_seeds} without --learning-rates, the grid that these "
+                "seeds choose from."
+            )
+        if self.most_seeds is not None and self.most_seeds < max(self.seeds, 3):
+            raise ValueError(
+                f"--most-seeds got {self.most_seeds} with --seeds {self.seeds}. Expected at least as "
+                "many, and 3 or more."
+            )
         self.task: Task = load_task(
             self.task_name, data=self.data, smoke=self.smoke, options=self.options
         )
@@ -78,29 +87,14 @@ class Comparison:
         self._finished()
         self._tried()
 
-    def _check_request(self) -> None:
-        if len(self.lengths) > 1 and any(arm.rule == SHORT for arm in self.arms):
-            raise ValueError(
-                "--arms got short together with several --lengths, of which it is one: all data for "
-                "fewer epochs is the arm full at another length. Leave short out."
-            )
-        if self.most_seeds is not None and self.most_seeds < max(self.seeds, 3):
-            raise ValueError(
-                f"--most-seeds got {self.most_seeds} with --seeds {self.seeds}. Expected at least as "
-                "many, and 3 or more."
-            )
-        if self.rate_seeds is not None and not self.learning_rates:
-            raise ValueError(
-                f"--rate-seeds got {self.rate_seeds} without --learning-rates, the grid that these "
-                "seeds choose from."
-            )
-
     def _take_in(self, before: Mapping[str, Any]) -> None:
-        """Add the arms, seeds and learning rates of earlier commands for this folder."""
+        """Add the arms, lengths, seeds and learning rates of earlier commands for this folder."""
         runs = finished_runs(self.out)
         asked, present = [arm.name for arm in self.arms], {run["arm"] for run in runs}
         names = dict.fromkeys([*before.get("arms", []), *asked, *sorted(present)])
         self.all_arms = [Arm(name) for name in names if name in present or name in asked]
+        self.all_lengths = sorted({*before.get("lengths", []), *self.lengths})
+        self._check_lengths(before)
         self.all_seeds = sorted({*range(self.seeds), *(run["seed"] for run in runs)})
         self.chosen_rates = dict(before.get("chosen_rates", {}))
         stated = list(before.get("stated_seeds", []))
@@ -119,6 +113,19 @@ class Comparison:
                 "repeated."
             )
 
+    def _check_lengths(self, before: Mapping[str, Any]) -> None:
+        if len(self.all_lengths) > 1 and any(arm.rule == SHORT for arm in self.all_arms):
+            raise ValueError(
+                "--arms got short together with several --lengths, of which it is one: all data for "
+                "fewer epochs is the arm full at another length. Leave short out."
+            )
+        if before and self.learning_rates and min(self.all_lengths) < min(before["lengths"]):
+            raise ValueError(
+                f"--lengths got {min(self.all_lengths):g}, but in {self.out} the learning rates were "
+                f"chosen at {min(before['lengths']):g}, the shortest length there. Expected no shorter "
+                "one; choose another --out for it."
+            )
+
     @property
     def settings(self) -> dict[str, Any]:
         """What is written beside the runs."""
@@ -126,6 +133,7 @@ class Comparison:
         return {
             **self._fixed,
             "arms": [arm.name for arm in self.all_arms],
+            "lengths": self.all_lengths,
             "seeds": self.all_seeds,
             "stated_seeds": self.stated_seeds,
             "leader": None if self.leader is None else self.leader.name,
@@ -163,7 +171,6 @@ class Comparison:
             "higher_is_better": self.task.higher_is_better,
             "margin": self.task.margin,
             "class_names": list(self.task.class_names),
-            "lengths": list(self.lengths),
             "most_seeds": self.most_seeds,
             "learning_rates": list(self.learning_rates),
             "rate_seeds": self.rate_seeds,
@@ -174,7 +181,7 @@ class Comparison:
         if differing:
             raise ValueError(
                 f"{self.out} already holds a different comparison: {differing}. Choose another --out, or delete "
-                f"{self.out} to start again. (More seeds and arms can be added.)"
+                f"{self.out} to start again. (More seeds, arms and lengths can be added.)"
             )
 
     def _finished(self) -> list[dict[str, Any]]:
@@ -232,6 +239,8 @@ class Comparison:
         for length in sorted(self.lengths, reverse=True):
             leading: Job | None = None
             for arm in self.order:
+                if arm.name == FULL and length > FULL_LENGTH:
+                    continue  # pruned arms may take more epochs, full data is what they are compared with
                 folder = run_folder(self.out, arm.name, seed, length=length)
                 rate = self.chosen_rates.get(arm.name)
                 arguments = self._arguments(length, rate)
@@ -249,7 +258,7 @@ class Comparison:
             self.leader,
             rates=self.learning_rates,
             seeds=seeds_of_choice(self.rate_seeds or 0),
-            length=min(self.lengths),
+            length=min(self.all_lengths),
             arguments=lambda length, rate: self._arguments(length, rate, "--validation"),
             higher_is_better=self.task.higher_is_better,
             usual=self.task.learning_rate,

@@ -17,6 +17,7 @@ from infobatch.lab.compare.jobs import Job
 from infobatch.lab.compare.results import SWEEP
 from infobatch.lab.run.result import RESULT_FILE
 from infobatch.lab.stats.outcome import decimals
+from infobatch.lab.stats.records import FULL_LENGTH
 
 
 class LiveTable:
@@ -87,7 +88,7 @@ class LiveTable:
                 metric
                 for job in finished
                 if (metric := self._results[job.folder]["metric"]) is not None
-                and job.length == max(comparison.lengths)
+                and job.length == FULL_LENGTH
             ]
             running = [
                 self._standing(job, at) for job, at in self._running.values() if job.arm == arm.name

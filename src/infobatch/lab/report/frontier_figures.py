@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, NullLoca
 from infobatch.lab.report.looks import Look, Record, folded, shortened
 from infobatch.lab.report.svg import ALARM, INK, MUTED, draw, hover
 from infobatch.lab.stats.outcome import decimals
-from infobatch.lab.stats.records import FULL
+from infobatch.lab.stats.records import FULL, FULL_LENGTH
 from infobatch.lab.stats.summary import Summary
 
 COSTS = {
@@ -202,8 +202,7 @@ def _by_seed(tried: Sequence[Record], row: Record) -> list[float]:
     return [run["metric"] for run in same if run["learning_rate"] == row["learning_rate"]]
 
 
-def longest_points(frontier: Record | None) -> list[Any]:
+def points_at_full_length(frontier: Record | None) -> list[Any]:
     """The frontier's points at full length."""
     points = frontier["points"] if frontier else []
-    longest = max((point["length"] for point in points), default=None)
-    return [point for point in points if point["length"] == longest]
+    return [point for point in points if point["length"] == FULL_LENGTH]

@@ -30,7 +30,7 @@ from infobatch.lab.report.looks import Look, looks_of
 from infobatch.lab.report.pictures import data_uri
 from infobatch.lab.run.arms import INFOBATCH, Arm
 from infobatch.lab.stats.outcome import decimals
-from infobatch.lab.stats.records import FULL, read_record
+from infobatch.lab.stats.records import FULL, FULL_LENGTH, read_record
 from infobatch.lab.stats.summary import Summary, summarise
 
 LONGEST_TEXT = 700
@@ -130,7 +130,7 @@ def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[s
     runs, metric, margin = results["runs"], results["metric"], results["margin"]
     looks = looks_of(results["arms"])
     pruned = {arm: look for arm, look in looks.items() if Arm(arm).prunes}
-    longest = [run for run in runs if run["length"] == max(results["lengths"])]
+    longest = [run for run in runs if run["length"] == FULL_LENGTH]
     frontiers = {
         "samples_forwarded": results["frontier"],
         results["compared_seconds"] or "seconds": results["frontier_by_seconds"],
@@ -146,7 +146,7 @@ def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[s
             )
         ],
         "difference_figure": frontier_figures.differences(
-            frontier_figures.longest_points(results["frontier"]),
+            frontier_figures.points_at_full_length(results["frontier"]),
             margin=margin,
             unit=results["unit"],
             looks=looks,
@@ -167,11 +167,10 @@ def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[s
 def _by_sample(results: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """What is drawn from the runs' own folders, of runs at full length."""
     names, looks = results["class_names"], looks_of(results["arms"])
-    length = max(results["lengths"])
-    longest = [run for run in results["runs"] if run["length"] == length]
+    longest = [run for run in results["runs"] if run["length"] == FULL_LENGTH]
     details = [
         read_details(
-            run_folder(folder, run["arm"], run["seed"], length=length),
+            run_folder(folder, run["arm"], run["seed"], length=FULL_LENGTH),
             arm=run["arm"],
             seed=run["seed"],
         )

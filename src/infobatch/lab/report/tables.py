@@ -13,7 +13,7 @@ from infobatch.lab.compare.answer import flips, matched_name, points
 from infobatch.lab.stats.contrast import contrast
 from infobatch.lab.stats.outcome import decimals, signed
 from infobatch.lab.stats.precision import binomial_standard_error
-from infobatch.lab.stats.records import FULL, Record
+from infobatch.lab.stats.records import FULL, FULL_LENGTH, Record
 from infobatch.lab.stats.summary import Summary, mean_and_deviation
 
 Results = Mapping[str, Any]
@@ -122,12 +122,11 @@ TONES = {
 def cards(results: Results, summaries: Sequence[Summary]) -> list[Card]:
     """A card for each arm that was trained at full length, full data excepted."""
     by_point = {(each.arm, each.length): each for each in summaries}
-    longest = max(results["lengths"])
-    full = by_point.get((FULL, longest))
+    full = by_point.get((FULL, FULL_LENGTH))
     arm_cards = []
     for verdict in results["verdicts"]:
         summary = by_point.get((verdict["arm"], verdict["length"]))
-        if verdict["length"] != longest or summary is None:
+        if verdict["length"] != FULL_LENGTH or summary is None:
             continue
         cost = f"{summary.samples_forwarded:,.0f} sample passes per run, "
         cost += f"{summary.saved_fraction:.1%} fewer than training on all data"
@@ -185,9 +184,9 @@ def extra_metrics(
 
 def test_set_note(results: Results, summaries: Sequence[Summary]) -> str:
     """How much the test set's size matters, where the metric counts its items."""
-    longest = max(results["lengths"])
     full = next(
-        (summary for summary in summaries if (summary.arm, summary.length) == (FULL, longest)), None
+        (summary for summary in summaries if (summary.arm, summary.length) == (FULL, FULL_LENGTH)),
+        None,
     )
     items = {run["num_test"] for run in results["runs"]}
     if not results["counts_items"] or full is None or full.metric is None or len(items) != 1:

@@ -7,6 +7,7 @@ that was stopped continues from its checkpoint; a finished one is not repeated.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -109,8 +110,10 @@ def run_once(
         raise ValueError(
             f"--arm {arm} costs what another run did. Expected --budget SAMPLE_PASSES."
         )
-    if not 0 < length <= 1:
-        raise ValueError(f"--length got {length}, expected a share of the epochs above 0, up to 1.")
+    if not 0 < length < math.inf:
+        raise ValueError(
+            f"--length got {length}, expected a number above 0: 0.5 trains for half the epochs."
+        )
     task = load_task(name, data=data, smoke=smoke, options=options)
     chosen: dict[str, Any] = {
         "options": options,

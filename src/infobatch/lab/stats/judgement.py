@@ -155,7 +155,7 @@ def _verdicts(
 ) -> tuple[Verdict, ...]:
     qualities = _Qualities(records, question)
     confidence = assessment.frontier.confidence
-    longest = max(record.length for record in records)
+    longest = max(record.length for record in records if record.arm == FULL)
     leader = next((record.leader for record in records if record.arm == RANDOM), None)
     verdicts = []
     for point, result in zip(assessment.frontier.points, assessment.outcomes, strict=True):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from infobatch.lab.stats.measurements import Measurement
 
 FULL, SHORT, RANDOM = "full", "short", "random"
+FULL_LENGTH = 1.0  # the task's own number of epochs; pruned arms may be trained for more
 Seconds = Literal["cpu_seconds", "seconds"]
 Cost = Literal["samples_forwarded"] | Seconds
 
