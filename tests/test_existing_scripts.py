@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from infobatch import InfoBatch
@@ -65,6 +66,7 @@ def test_names_that_forks_use():
     assert trainset.keep_ratio == 0.7
     assert trainset.get_saved_ratio() == trainset.savings.fraction > 0
     assert len(trainset.weights) == 40
+    assert trainset.weights.dtype == torch.float32, "as the losses that it multiplies"
     assert trainset.weights.sum().item() == pytest.approx(40)
     left_out = sorted(set(range(40)) - set(trainset.plan.order.tolist()))
     assert left_out
@@ -129,6 +131,28 @@ def test_an_attribute_error_inside_a_rule_is_not_taken_for_a_missing_name():
         _ = trainset.plan
 
 
+def test_a_schedule_that_is_made_again_in_each_epoch():
+    """As in the authors' example, whose last epoch is longer than the one before: it is whole."""
+    trainset = InfoBatch(TensorDataset(torch.arange(80.0)), 8)
+    loader = DataLoader(trainset, 8, sampler=trainset.sampler)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    OneCycleLR(optimizer, 0.1, epochs=8, steps_per_epoch=len(loader))
+    lengths = []
+    for epoch in range(8):
+        loader.sampler.set_epoch(epoch)
+        lengths.append(len(loader))
+        done = epoch * len(loader)
+        schedule = OneCycleLR(
+            optimizer, 0.1, epochs=8, steps_per_epoch=len(loader), last_epoch=done - 1
+        )
+        for (x,) in loader:
+            trainset.update(x)
+            optimizer.step()
+            schedule.step()
+        assert schedule.last_epoch == done + len(loader), "exactly an epoch further"
+    assert lengths[6] < lengths[7] == 10
+
+
 def test_scores_by_position():
     trainset = InfoBatch(TensorDataset(torch.arange(8.0)), 3)
     for (x,) in DataLoader(trainset, 8, sampler=trainset.sampler):
@@ -165,6 +189,11 @@ def test_the_older_order_of_arguments_is_recognised():
     text = r"prune_ratio=…\) got 200, .* The order is \(dataset, num_epochs, prune_ratio, delta\)"
     with pytest.raises(ValueError, match=text):
         InfoBatch(range(10), 0.5, 200, 0.875)
+    text = (
+        r"num_epochs got 0.5, .* Is it the ratio\? InfoBatch's order is \(dataset, num_epochs, pr"
+    )
+    with pytest.raises(ValueError, match=text):
+        InfoBatch(range(10), 0.5)
 
 
 @pytest.mark.parametrize("name", ["prune", "no_prune"])

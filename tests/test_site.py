@@ -215,6 +215,7 @@ def test_migrating_page(tmp_path, capsys):
     names["train_data"] = names["data"]
     run_blocks("docs/migrating.md", names)
     assert int(capsys.readouterr().out) == names["train_data"].savings.saved > 100
+    assert names["schedule"].total_steps == 8 * 7
 
 
 def test_questions_page(tmp_path):

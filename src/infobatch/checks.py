@@ -43,6 +43,14 @@ def check_count(name: str, value: Any, why: str, *, least: int = 1) -> int:
     return count
 
 
+def check_epochs(num_epochs: Any) -> int:
+    """Return the number of epochs, or refuse it; a share is the ratio in a wrong place."""
+    why = "training takes at least one epoch"
+    if isinstance(num_epochs, float) and 0 < num_epochs < 1:
+        why += ". Is it the ratio? InfoBatch's order is (dataset, num_epochs, prune_ratio, delta)"
+    return check_count("num_epochs", num_epochs, why)
+
+
 def check_delta(delta: Any, policy: object) -> float:
     """Return delta, the share of the epochs that prune, or refuse it; None is the policy's own."""
     if delta is None:

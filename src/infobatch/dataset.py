@@ -206,8 +206,8 @@ class InfoBatch(Dataset[Any]):
     def weights(self) -> torch.Tensor:
         """Each sample's weight in the running epoch; 0 if left out, or in another rank's shard."""
         plan = self.pruner.plan
-        weights = torch.zeros(len(self.dataset), dtype=torch.float64)
-        return weights.scatter_(0, plan.order, plan.weights)
+        weights = torch.zeros(len(self.dataset), dtype=torch.float32)
+        return weights.scatter_(0, plan.order, plan.weights.float())
 
     @property
     def num_epochs(self) -> int:

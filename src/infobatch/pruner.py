@@ -71,7 +71,7 @@ class Pruner(Refreshing):
     ) -> None:
         self._place = Place(rank, world_size, process_group, sharded, global_order)
         self.num_samples = check_count("num_samples", num_samples, "an empty data set cannot train")
-        self.num_epochs = check_count("num_epochs", num_epochs, "training takes at least one epoch")
+        self.num_epochs = checks.check_epochs(num_epochs)
         self.policy = resolve_policy(policy, sharded=sharded)
         warn_if_biased(self.policy)
         self.delta = checks.check_delta(delta, self.policy)
