@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from infobatch.coresets import METHODS
 
 LENGTHS = "0.4,0.6,0.8,1"
+LONGER = f"{LENGTHS},1.4"  # of pruned arms: do they reach full data's quality, and at what cost?
 NOISE = "noise:tau=0.2:delta=1.0"  # what the search chose; squared errors need gradient=root
 SHARES = (0.7, 0.5, 0.3)  # of the data that a coreset keeps
 ENSEMBLES = {"grand": (4,), "el2n": (2, 20)}  # networks, as in the paper's Table 1
@@ -89,6 +90,7 @@ def frontier_study(
     name: str | None = None,
     noise: str = NOISE,
     more_arms: str = "",
+    lengths: str = LENGTHS,
     rate_seeds: int | None = None,
 ) -> Study:
     """How much compute all data would have needed to be as good as each arm."""
@@ -96,7 +98,7 @@ def frontier_study(
     name = name or f"frontier-{task}"
     title = f"Saving at equal quality: {headline}"
     return Study(
-        name, title, says, task, arms, seeds, LENGTHS, rates, options, rate_seeds, headline
+        name, title, says, task, arms, seeds, lengths, rates, options, rate_seeds, headline
     )
 
 
@@ -140,9 +142,16 @@ def few_epochs_study(task: str, title: str, rows: str) -> Study:
     )
 
 
-# The same runs as `infobatch demo --seeds 10`; its page and the README are written by hand around its table.
+# The runs of `infobatch demo --seeds 10`, and a longer training of the pruned arms; its page is written by hand
+# around its table.
 DEMO = frontier_study(
-    "fashion", "Fashion-MNIST, small CNN, SGD", f"{SMALL_CNN}.", "0.1,0.2,0.4", 10, name="demo"
+    "fashion",
+    "Fashion-MNIST, small CNN, SGD",
+    f"{SMALL_CNN}.",
+    "0.1,0.2,0.4",
+    10,
+    name="demo",
+    lengths=LONGER,
 )
 
 STUDIES = (
@@ -166,6 +175,7 @@ STUDIES = (
         5,
         "rows=100000",
         more_arms=f",infobatch:shrink=batch,{NOISE}:shrink=batch",
+        lengths=LONGER,
     ),
     frontier_study(
         "camvid",
