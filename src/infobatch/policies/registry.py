@@ -26,7 +26,6 @@ from infobatch.policies.rs2 import Rs2Prune
 from infobatch.policies.seta import SetaPrune
 from infobatch.policies.ucb import UcbPrune
 
-
 Built = TypeVar("Built")
 
 
