@@ -26,7 +26,7 @@ from infobatch.plan import Plan
 from infobatch.policies.base import Policy
 from infobatch.policies.limits import Limits
 from infobatch.policies.planning import Planner
-from infobatch.policies.registry import resolve_policy, warn_if_biased
+from infobatch.policies.registry import copied, resolve_policy, warn_if_biased
 from infobatch.savings import Savings
 
 
@@ -242,7 +242,7 @@ class Pruner(Refreshing):
         options: dict[str, Any] = {"policy": self.policy, "delta": self.delta, "seed": self.seed}
         options |= {"initial_scores": planner.initial_scores, "tracks": planner.tracks}
         options |= vars(planner.limits) | vars(self._place)
-        rebuild = partial(Pruner, self.num_samples, self.num_epochs, **options)
+        rebuild = partial(copied, Pruner, self.num_samples, self.num_epochs, **options)
         return rebuild, (), None if self._course.is_fresh else self.state_dict(gather=False)
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from infobatch import Indexed, Pruner, with_index
 from infobatch.integrations.transformers import InfoBatchConfig, InfoBatchMixin, InfoBatchTrainer
 from infobatch.integrations.transformers.support import check_interface
 from infobatch.per_sample import PerSample
+from infobatch.policies import KakurenboPrune
 from tiny_models import (
     TASKS,
     Watched,
@@ -285,6 +286,20 @@ def test_compute_loss_func_with_a_loss_a_sample(tmp_path):
     scored.train()
     assert scored.pruner.savings.saved > 0
     assert set(scored.pruner.scores.tolist()) <= set(map(float, range(8)))
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+@pytest.mark.filterwarnings(r"ignore:refresh\(\) was not called")
+def test_extras_of_compute_loss_func_reach_the_policy(tmp_path):
+    def with_extras(outputs, labels, num_items_in_batch=None):
+        losses = functional.cross_entropy(outputs.logits, labels, reduction="none")
+        sure = {"confidence": torch.ones(len(labels)), "correct": torch.ones(len(labels))}
+        return PerSample(losses, losses.detach(), sure)
+
+    config = InfoBatchConfig(policy=KakurenboPrune(extras=True), delta=1.0)
+    told = trainer(tmp_path, infobatch=config, compute_loss_func=with_extras)
+    told.train()
+    assert told.pruner.savings.saved > 0
 
 
 def test_compute_loss_func_with_a_scalar_is_refused(tmp_path):

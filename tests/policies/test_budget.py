@@ -64,6 +64,20 @@ def test_the_realised_saving_is_within_a_point(name, process):
     assert savings.fraction == pytest.approx(0.4, abs=0.01)
 
 
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: f"{process[0]} {process[1]}")
+@pytest.mark.parametrize("save", [0.2, 0.4, 0.5])
+def test_a_rule_that_forwards_what_it_left_out_saves_as_much(process, save):
+    """Each of these forward passes takes a third of a pass back, also after the last pruned epoch."""
+    pruner = infobatch.Pruner(SIZE, 16, policy="kakurenbo", save=save)
+    for epoch in range(16):
+        losses = losses_of(*process, epoch)
+        for index in pruner.batch_sampler(SIZE):
+            pruner.update(losses[index])
+        pruner.refresh(losses[pruner.left_out], pruner.left_out)
+    assert pruner.savings.refreshed > 0
+    assert pruner.savings.fraction == pytest.approx(save, abs=0.01)
+
+
 @pytest.mark.parametrize("name", ADAPTABLE)
 def test_the_realised_cost_is_within_a_point(name):
     cost = np.random.default_rng(0).integers(1, 20, SIZE).astype(np.float32)
@@ -176,6 +190,13 @@ def test_initial_scores_let_the_first_epoch_save_too():
             "only 9 can leave samples out, at most 40% each with protect_classes=0.6. Save less, "
             "train for more epochs, or raise delta.",
         ),
+        (
+            10,
+            {"save": 0.55, "policy": "kakurenbo"},
+            "save=0.55 is not possible in 10 epochs: at most 0.54 is, because the first epoch is whole "
+            "because nothing is known yet (initial_scores= would prune it too), and of 10 epochs only "
+            "9 can leave samples out, at most 60% each with what refresh() costs counted.",
+        ),
         (10, {"policy": "noise"}, "which has no share to adapt"),
         (10, {"policy": "none"}, "which has no share to adapt"),
     ],
@@ -250,6 +271,15 @@ def test_the_share_of_an_epoch_is_what_is_missing_divided_among_those_left():
     assert target_share(0.4, [passes(0.1)] * 5, 10, 4) == 0, "already saved more"
     assert target_share(0.4, [passes(1.0)] * 9, 10, 1) == 0.9, "never more than can be made up for"
     assert target_share(0.4, [passes(0.5, made=25)], 10, 1) == 0.9
+
+
+def test_what_refreshing_takes_back_is_left_out_on_top():
+    """A third of it, if it is expected and as soon as it is known."""
+    refreshed = EpochPasses(0, 100, 40, 40, 0, refreshed=60, refreshed_cost=0.6)
+    assert target_share(0.4, [passes(1.0)], 10, 8, refreshes=True) == pytest.approx(0.5 * 1.5)
+    assert target_share(0.4, [refreshed], 10, 9) == pytest.approx((4 - 0.4) / 9 * 1.5)
+    assert target_share(0.4, [refreshed, passes(1.0)], 10, 9) == pytest.approx((4 - 0.4) / 9 * 1.5)
+    assert target_share(0.4, [passes(0.4)], 10, 9, refreshes=True) == pytest.approx((4 - 0.6) / 9)
 
 
 @pytest.mark.parametrize("weights", ["inverse", "ones", (2.0, 1.5)])

@@ -171,7 +171,9 @@ def test_by_name_by_object_and_with_a_ratio(name):
 def test_biased_rules_say_so_when_they_are_chosen(name):
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        pruner_of(name)
+        pruner = pruner_of(name)
+        copy.deepcopy(pruner)
+        pickle.loads(pickle.dumps(pruner))  # as for a spawned worker of a loader
     told = [str(warning.message) for warning in raised]
     assert len(told) == getattr(POLICIES[name](), "biased", False)
     assert all("the expected gradient is not that of the full data" in text for text in told)

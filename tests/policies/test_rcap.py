@@ -73,6 +73,19 @@ def test_against_the_paper(ratio, beta):
     assert set(weights) == {1.0}
 
 
+def test_classes_differ_by_their_losses_when_these_are_small():
+    """Late in training most losses are below a step of the bins, and the classes still differ."""
+    labels = np.arange(SIZE) % CLASSES
+    losses = losses_by_epoch(1, SIZE) * np.array([1e-5, 1e-4, 5e-4, 1e-3], np.float32)[labels]
+    policy = RcapPrune(0.9)
+    strata = policy.strata(samples_after(policy, losses, labels=labels))
+    budgets = class_budgets(losses[0], labels, 0.1 * SIZE, math.log(CLASSES))
+    kept = np.array([1.0, *strata.keep])[strata.labels]
+    assert max(budgets) > 8 * min(budgets)
+    for c in range(CLASSES):
+        assert kept[labels == c].sum() == pytest.approx(budgets[c], rel=0.04)
+
+
 def test_what_a_class_cannot_take_is_divided_among_the_others():
     parts, most = np.array([10.0, 1.0, 1.0]), np.array([3.0, 50.0, 50.0])
     assert filled(parts, most, 43.0).tolist() == [3.0, 20.0, 20.0]

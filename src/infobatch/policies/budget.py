@@ -14,19 +14,36 @@ import numpy.typing as npt
 
 from infobatch.plan import Strata
 from infobatch.policies.base import Samples
-from infobatch.savings import EpochPasses
+from infobatch.savings import FORWARD, EpochPasses
 
 MOST = 0.9  # of a stratum is left out at most where weights make up for it: those kept weigh 10
 
 
-def target_share(save: float, history: Sequence[EpochPasses], epochs: int, left: int) -> float:
+def target_share(
+    save: float,
+    history: Sequence[EpochPasses],
+    epochs: int,
+    left: int,
+    *,
+    refreshes: bool = False,
+) -> float:
     """The share of the coming epoch's cost to leave out.
 
     ``save`` is the share of the cost of all ``epochs`` epochs, ``left`` the number of epochs that can
-    still leave something out, the coming one included.
+    still leave something out, the coming one included; ``refreshes`` says that what they leave out is
+    expected to be forwarded when they end.
     """
     saved = sum(passes.saved_cost for passes in history)
-    return min(max((save * epochs - saved) / max(left, 1), 0.0), MOST)
+    missing = (save * epochs - saved) / max(left, 1)
+    return min(max(missing / (1 - _taken_back(history, refreshes)), 0.0), MOST)
+
+
+def _taken_back(history: Sequence[EpochPasses], refreshes: bool) -> float:
+    """How much of what an epoch leaves out refreshing costs: as in the last epoch that left some out."""
+    for passes in reversed(history):
+        if passes.kept_cost < 1:
+            return FORWARD * min(passes.refreshed_cost / (1 - passes.kept_cost), 1.0)
+    return FORWARD if refreshes else 0.0
 
 
 def check_save(

@@ -15,8 +15,6 @@ from infobatch.policies.base import Samples
 from infobatch.policies.checks import check_ratio
 from infobatch.policies.ranking import lowest
 
-_BLOCK = 1 << 12  # samples whose windows fit the processor's cache
-
 
 @dataclass(frozen=True)
 class Uncertainty:
@@ -43,28 +41,28 @@ class Uncertainty:
         """Add a probability and, where the window is full, a spread."""
         is_loss = self.channel is None
         newest = np.exp(-np.maximum(scores, 0)) if is_loss else scores
-        probabilities = np.empty((len(scores), self.length), np.float32)
-        spread = np.empty(len(scores), np.float32)  # NaN where the window is not full
-        for start in range(0, len(scores), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            probabilities[block] = moved_on(old["probabilities"][block], newest[block])
-            spread[block] = _spread(probabilities[block])
-        full = ~np.isnan(probabilities[:, 0])
-        windows, mean = old["windows"], old["uncertainty"]
-        if full.any():
-            count = np.minimum(windows, np.iinfo(np.uint16).max - 1) + full.view(np.uint8)
-            before = np.where(windows > 0, mean, np.float32(0))
-            mean = before + (spread - before) / np.maximum(count, 1).astype(np.float32)
-            windows = count
-        return {"probabilities": probabilities, "windows": windows, "uncertainty": mean}
+        probabilities = moved_on(old["probabilities"], newest)
+        spread = _spread(probabilities)  # NaN where the window is not full
+        full = ~np.isnan(spread)
+        if not full.any():
+            return {**old, "probabilities": probabilities}
+        windows = np.minimum(old["windows"], np.iinfo(np.uint16).max - 1) + full.view(np.uint8)
+        before = old["uncertainty"]
+        if int(windows.min()) < 2:  # only then is there a first spread
+            before = np.where(windows > 1, before, np.float32(0))
+        spread -= before
+        spread /= np.maximum(windows, 1)
+        spread += before
+        return {"probabilities": probabilities, "windows": windows, "uncertainty": spread}
 
 
 def _spread(windows: npt.NDArray[Any]) -> FloatArray:
-    """The standard deviation of each row; products, because numpy's own takes long on short rows."""
+    """The standard deviation of each row."""
     length = windows.shape[1]
-    deviations = windows - (windows @ np.full(length, 1 / length, np.float32))[:, None]
+    deviations = windows.T.copy()  # numpy is slow on short rows
+    deviations -= deviations.sum(axis=0) * np.float32(1 / length)
     np.square(deviations, out=deviations)
-    spread: FloatArray = np.sqrt(deviations @ np.full(length, 1 / (length - 1), np.float32))
+    spread: FloatArray = np.sqrt(deviations.sum(axis=0) * np.float32(1 / (length - 1)))
     return spread
 
 

@@ -20,7 +20,7 @@ from infobatch.policies.budget import MOST, check_save, scale_to, target_share
 from infobatch.policies.gradient import Gradient, added_noise, limit_noise, squares_by_stratum
 from infobatch.policies.limits import NO_LIMITS, Limits
 from infobatch.policies.protection import protect_classes
-from infobatch.savings import EpochPasses
+from infobatch.savings import FORWARD, EpochPasses
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,13 @@ class Planner:
         # With costs it may be the expensive samples of a class that are left out.
         if protected is not None and cost is None and 1 - protected < most:
             most, why = 1 - protected, f" with protect_classes={protected}"
+        if self._refreshes:
+            most, why = (1 - FORWARD) * most, f"{why} with what refresh() costs counted"
         return most, why
+
+    @property
+    def _refreshes(self) -> bool:
+        return bool(getattr(self.policy, "refreshes", False))
 
     def new_memory(self, ranks: Ranks) -> Memory:
         """What is known before the first epoch."""
@@ -138,8 +144,8 @@ class Planner:
             column.flags.writeable = False
         limits, target = self.limits, None
         if limits.save is not None:
-            left = self.prunable(epoch)
-            target = target_share(limits.save, history, self.num_epochs, left)
+            run = (self.num_epochs, self.prunable(epoch))
+            target = target_share(limits.save, history, *run, refreshes=self._refreshes)
         return Samples(
             scores=columns["ema" if getattr(self.policy, "smoothing", 0.0) else "score"],
             epoch=epoch,

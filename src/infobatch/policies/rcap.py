@@ -60,11 +60,11 @@ class RcapPrune:
         share = self.ratio if samples.target is None else samples.target
         classes, number = numbered(samples.labels)
         highest = float(np.log(max(_present(classes, number), 2)))
-        cells, counts, masses = _cells(samples, classes, number, highest)
+        cells, counts, masses, sums = _cells(samples, classes, number, highest)
         losses = (np.arange(_BINS) + 0.5) * highest / _BINS
-        seen = masses[:, :_BINS]
+        seen, known = masses[:, :_BINS], counts[:, :_BINS].sum(1)
         size = masses.sum(1)
-        mean_loss = np.divide(seen @ losses, seen.sum(1), out=np.ones(number), where=seen.any(1))
+        mean_loss = np.divide(sums, known, out=np.ones(number), where=known > 0)
         wanted = (1 - share) * float(size.sum())
         budgets = filled(np.sqrt(mean_loss * size), size, wanted)
         keep = np.ones_like(masses)
@@ -119,14 +119,21 @@ def _present(classes: npt.NDArray[Any], number: int) -> int:
 
 def _cells(
     samples: Samples, classes: npt.NDArray[Any], number: int, highest: float
-) -> tuple[npt.NDArray[np.int32], Array, Array]:
-    """The cell of each sample, by class and loss, and the number and cost of the samples in each."""
+) -> tuple[npt.NDArray[np.int32], Array, Array, Array]:
+    """The cell of each sample, by class and loss, the number and cost of the samples in each.
+
+    Also the sum of each class's losses, which the bins would round: late in training nearly all
+    losses are in the first one.
+    """
     cells = np.empty(len(samples), np.int32)
-    counts = np.zeros(number * _WIDTH)
+    counts, sums = np.zeros(number * _WIDTH), np.zeros(number)
     masses = counts if samples.cost is None else np.zeros_like(counts)
     for start in range(0, len(samples), _BLOCK):
         block = slice(start, start + _BLOCK)
-        bins = samples.scores[block] * np.float32(_BINS / highest)
+        clipped = np.clip(samples.scores[block], 0, np.float32(highest))
+        bins = clipped * np.float32(_BINS / highest)
+        clipped[np.isnan(clipped)] = 0
+        sums += np.bincount(classes[block], weights=clipped, minlength=number)
         bins = np.nan_to_num(np.clip(bins, 0, _BINS - 1, out=bins), copy=False, nan=_UNSEEN)
         cell = cells[block]
         np.multiply(classes[block], _WIDTH, out=cell, casting="unsafe")
@@ -135,4 +142,4 @@ def _cells(
         if samples.cost is not None:
             masses += np.bincount(cell, weights=samples.cost[block], minlength=len(counts))
     shape = (number, _WIDTH)
-    return cells, counts.reshape(shape), masses.reshape(shape)
+    return cells, counts.reshape(shape), masses.reshape(shape), sums

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from infobatch.policies.base import Policy
 from infobatch.policies.checks import check_ratio
@@ -24,6 +25,8 @@ from infobatch.policies.repb import RepbPrune
 from infobatch.policies.rs2 import Rs2Prune
 from infobatch.policies.seta import SetaPrune
 from infobatch.policies.ucb import UcbPrune
+
+Built = TypeVar("Built")
 
 
 class BiasedPolicyWarning(UserWarning):
@@ -79,6 +82,13 @@ def warn_if_biased(policy: Policy) -> None:
             BiasedPolicyWarning,
             stacklevel=3,
         )
+
+
+def copied(build: Callable[..., Built], /, *args: Any, **options: Any) -> Built:
+    """Build a copy of something whose rule was chosen before: of that the user has been told."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiasedPolicyWarning)
+        return build(*args, **options)
 
 
 def _resolved(policy: Policy | str | None, ratio: float | None) -> Policy:

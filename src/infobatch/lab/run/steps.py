@@ -81,6 +81,7 @@ class PlannedSteps(Steps):
         last = self._data.savings.epochs[-1]
         return {
             "kept_fraction": rounded(last.kept_fraction),
+            "added_noise": rounded(last.added_noise),
             "samples": last.made,
             "samples_saved": self._data.savings.saved,
         }

@@ -98,6 +98,7 @@ def curves(epoch: Mapping[str, Any], metric: str) -> dict[str, float]:
         "train_loss": epoch["train_loss"],
         "learning_rate": epoch["learning_rate"],
         "infobatch/kept_fraction": epoch["kept_fraction"],
+        "infobatch/added_noise": epoch.get("added_noise"),  # within the batch there is no estimate
         "infobatch/samples_saved": epoch["samples_saved"],
         "infobatch/threshold": epoch["thresholds"][-1] if epoch["thresholds"] else None,
     }
