@@ -752,6 +752,22 @@ def test_a_checkpoint_without_scores_is_refused(tmp_path):
         trainer(tmp_path, **options).train(resume_from_checkpoint=True)
 
 
+def test_a_budget_is_met(tmp_path):
+    config = InfoBatchConfig(save=0.3, delta=1.0, warmup=2)
+    ours = trainer(tmp_path, size=200, infobatch=config, num_train_epochs=6)
+    ours.train()
+    savings = ours.pruner.savings
+    assert [epoch.made for epoch in savings.epochs[:2]] == [200, 200]
+    assert savings.fraction == pytest.approx(0.3, abs=0.01)
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+def test_a_rules_own_delta_is_kept_unless_another_is_asked_for():
+    assert InfoBatchConfig(policy="ucb").pruner_for(8, 4).delta == 1.0
+    assert InfoBatchConfig(policy="ucb", delta=0.5).pruner_for(8, 4).delta == 0.5
+    assert InfoBatchConfig().pruner_for(8, 4).delta == 0.875
+
+
 # What is refused.
 
 
@@ -771,6 +787,10 @@ def test_constructor_refuses_what_it_cannot_do(tmp_path):
         InfoBatchConfig(prune_ratio=1.5)
     with pytest.raises(ValueError, match=r"delta got 2, expected a share"):
         InfoBatchConfig(delta=2)
+    with pytest.raises(ValueError, match=r"max_noise"):
+        InfoBatchConfig(max_noise=-1.0, save=0.3)
+    with pytest.raises(ValueError, match=r"labels"):
+        trainer(tmp_path, infobatch=InfoBatchConfig(protect_classes=0.5)).train()
 
     class Stream(IterableDataset):
         def __iter__(self):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any
 
-import numpy as np
-import torch
-
+from infobatch.checks import Rows
 from infobatch.policies import Policy, resolve_policy
 from infobatch.pruner import Pruner
 
@@ -17,25 +14,36 @@ from infobatch.pruner import Pruner
 class InfoBatchConfig:
     """How the Trainer's epochs are pruned; the arguments are those of :class:`infobatch.InfoBatch`.
 
-    >>> InfoBatchConfig(prune_ratio=0.3, seed=1)
-    InfoBatchConfig(prune_ratio=0.3, delta=0.875, seed=1, policy=None)
+    >>> InfoBatchConfig(save=0.3, seed=1)
+    InfoBatchConfig(prune_ratio=None, delta=None, seed=1, policy=None, save=0.3, warmup=0, max_noise=None, protect_classes=None)
     """
 
     prune_ratio: float | None = None
-    delta: float = 0.875
+    delta: float | None = None
     seed: int = 0
     policy: Policy | str | None = None
-    initial_scores: torch.Tensor | np.ndarray[Any, Any] | str | PathLike[str] | None = field(
+    save: float | None = None
+    warmup: int = 0
+    max_noise: float | None = None
+    protect_classes: float | None = None
+    cost: Rows | None = field(default=None, repr=False, compare=False)
+    labels: Rows | None = field(default=None, repr=False, compare=False)
+    initial_scores: Rows | str | PathLike[str] | None = field(
         default=None, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
-        if self.initial_scores is None:
-            self.pruner_for(
-                num_samples=1, num_epochs=1
-            )  # refuses what it cannot take, here and now
-        else:  # whether they fit the data shows when there is data
-            replace(self, initial_scores=None)
+        """Refuse here and now what no data could make right; the rest shows when there is data."""
+        if self._needs_data:
+            replace(self, **dict.fromkeys(self._needs_data))
+        else:
+            self.pruner_for(num_samples=1, num_epochs=1)
+
+    @property
+    def _needs_data(self) -> tuple[str, ...]:
+        """The settings that are set and can be checked only beside the data or the epochs."""
+        names = ("save", "protect_classes", "cost", "labels", "initial_scores")
+        return tuple(name for name in names if getattr(self, name) is not None)
 
     def pruner_for(self, num_samples: int, num_epochs: int) -> Pruner:
         """A new pruner, for loaders whose batches Accelerate shards among the ranks."""
@@ -45,6 +53,12 @@ class InfoBatchConfig:
             policy=resolve_policy(self.policy, ratio=self.prune_ratio),
             delta=self.delta,
             seed=self.seed,
+            save=self.save,
+            cost=self.cost,
+            warmup=self.warmup,
+            max_noise=self.max_noise,
+            protect_classes=self.protect_classes,
+            labels=self.labels,
             initial_scores=self.initial_scores,
             global_order=True,
         )
