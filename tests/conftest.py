@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from hypothesis import settings
 
 collect_ignore = ["support"]  # helpers; the lab imports one of them as it does a user's file
 # timm needs torchvision, whose presence would change what other packages here do: both live in a
@@ -12,6 +13,10 @@ if find_spec("timm") is None:
     collect_ignore += ["integrations/test_timm.py", "integrations/test_timm_script.py"]
 else:
     import torchvision_operators  # noqa: F401 - before anything imports torchvision
+
+
+settings.register_profile("no seconds", deadline=None)  # a busy machine is no failure
+settings.load_profile("no seconds")
 
 
 @pytest.fixture(autouse=True)

@@ -65,12 +65,55 @@ def test_a_first_iterator_is_offered_the_epoch(resumed):
     assert closed == []
 
 
-def test_before_an_update_a_new_iterator_takes_over():
-    first, second = FakeLoop(), FakeLoop()
+@pytest.mark.parametrize("alive", [False, True])
+def test_before_an_update_a_new_iterator_takes_over(alive):
+    first, second = FakeLoop(alive=alive), FakeLoop()
     clock, closed = clock_in(Offered(4, first))
     assert clock.begin(second)
-    assert clock.phase == Offered(4, second)
+    others = ((first, 1),) if alive else ()
+    assert clock.phase == Offered(4, second, others=others)
     assert closed == []
+    updated(clock, None, by_index=False)
+    assert clock.phase == Training(4, second, others), "an iterator that was kept from a look"
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+def test_a_look_before_the_first_update_leaves_the_epoch_to_the_loop(looks):
+    loop = FakeLoop()
+    clock, closed = clock_in(Offered(4, loop))
+    for _ in range(looks):
+        look = FakeLoop()
+        clock.begin(look)
+        look.alive = False
+    updated(clock, None, by_index=False)
+    assert clock.phase == Training(4, loop)
+    assert closed == []
+
+
+@pytest.mark.parametrize("consumed", [False, True])
+def test_an_iterator_that_has_taken_everything_before_the_first_update(consumed):
+    """It has looked at all the data; or, with workers, its batches are still to come."""
+    kept, newest = FakeLoop(), FakeLoop(reads_ahead=not consumed)
+    clock, _ = clock_in(Offered(4, kept))
+    clock.begin(newest)
+    newest.issued, newest.alive, newest.consumed = 3, False, consumed
+    updated(clock, None, by_index=False)
+    assert clock.loop is (kept if consumed else newest)
+
+
+def test_a_loop_that_continues_after_looks_took_its_epoch_is_refused():
+    """The looks were kept for a while, so each of them might have been the loop."""
+    loop, look = FakeLoop(), FakeLoop()
+    clock, closed = clock_in(Offered(4, loop))
+    clock.begin(look)
+    updated(clock, None, by_index=False)
+    assert clock.phase == Training(4, look, ((loop, 1),))
+    look.alive = False
+    clock.begin(FakeLoop())
+    assert closed == [4]
+    loop.issued = 2
+    with pytest.raises(RuntimeError, match=TWO_LOOPS):
+        updated(clock, None, by_index=False)
 
 
 def test_an_epoch_of_less_than_a_batch_that_is_dropped_is_over_without_an_update():
@@ -107,7 +150,7 @@ def test_beside_a_loop_that_reads_ahead_an_iterator_is_the_next_epoch():
     old, new = FakeLoop(reads_ahead=True), FakeLoop()
     clock, closed = clock_in(Training(4, old))
     assert clock.begin(new)
-    assert clock.phase == Offered(5, new, rival=old, rival_had_more=True)
+    assert clock.phase == Offered(5, new, rival=old, earlier=((old, 1),))
     assert closed == [4]
     assert clock.finished == -1, "it did not come to its end"
 
@@ -152,13 +195,15 @@ def test_a_loop_that_tells_more_about_itself():
     assert clock.phase == Offered(4, loop, rival)
 
 
-@pytest.mark.parametrize("had_more", [False, True])
-def test_a_rival_that_has_read_to_its_end_since_then_still_delivers(had_more):
-    rival, loop = FakeLoop(reads_ahead=True, issued=2 if had_more else 3), FakeLoop()
+@pytest.mark.parametrize("exhausted", [False, True])
+@pytest.mark.parametrize("continues", [False, True])
+def test_a_rival_that_has_continued_since_then_still_delivers(continues, exhausted):
+    rival, loop = FakeLoop(reads_ahead=True, issued=2 if continues else 3), FakeLoop()
+    rival.deliverable = 3 if exhausted else 9
     clock, _ = clock_in(Training(4, rival))
     clock.begin(loop)
-    rival.issued, rival.alive = 3, False  # workers let go of an iterator that has run dry
-    if had_more:
+    rival.issued, rival.alive = 3, False  # broken off, or workers let go of what has run dry
+    if continues:
         with pytest.raises(RuntimeError, match=TWO_LOOPS):
             updated(clock, None, by_index=False)
     else:  # it was broken off, and the epoch's end has told of the updates that were left out
@@ -384,8 +429,8 @@ class Loops(RuleBasedStateMachine):
     Around the clock is as little of the course as it needs: the counts by which an update is
     accepted, and who closes an epoch. Updates come only from iterators that the user may still be
     training with. An iterator is no longer one after a break, after set_epoch() or load() that began
-    something else, after a warning that updates of it were left out, and, if it only looked at an
-    epoch, after that epoch.
+    something else, after a warning that updates of it were left out, and after its epoch, if it only
+    looked at it: it began beside a loop, or took nothing more after a newer iterator began.
     """
 
     def __init__(self):
@@ -406,7 +451,9 @@ class Loops(RuleBasedStateMachine):
             self.open = False
         loop = self.clock.loop
         warned = loop is not None and loop.exhausted and 0 < loop.updated < loop.deliverable
-        self.loops = [loop] if loop in self.loops and not warned else []
+        others = getattr(self.clock.phase, "others", ())
+        continued = [other for other, taken in others if other.issued > taken and other.alive]
+        self.loops = [one for one in self.loops if one in (loop, *continued) and not warned]
 
     def event(self, happens):
         """Let something happen that must not lead to an earlier epoch."""
@@ -541,5 +588,5 @@ class Loops(RuleBasedStateMachine):
         assert self.closed == (self.trained[:-1] if self.open else self.trained)
 
 
-Loops.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+Loops.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
 test_no_sequence_of_events_assigns_an_update_to_another_epoch = Loops.TestCase

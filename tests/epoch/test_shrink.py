@@ -342,6 +342,33 @@ def test_averaging_over_the_ranks_divides_by_the_full_global_batch(world_size, d
             assert all(torch.equal(scores, alone) for _, scores in results)
 
 
+@pytest.mark.parametrize(("size", "rank_of_high_losses"), [(50, 0), (50, 1), (7, 0), (7, 1)])
+def test_a_shard_of_which_nothing_is_left_out(size, rank_of_high_losses):
+    """Its batches shrink as well: they are part of global batches that do."""
+    scores = torch.linspace(0.1, 0.9, size)
+    scores[rank_of_high_losses::2] += 10
+
+    def one_epoch(pruner, rank):
+        means, sums = [], []
+        for batch in pruner.batch_sampler(4, shrink="batch"):
+            sums.append(weighted_sum(pruner.plan, set(batch) - set(visited[rank]), 0))
+            visited[rank] += batch
+            means.append(pruner.update(loss_of(torch.tensor(batch).float(), 0)).item())
+        return len(pruner.plan), means, sums
+
+    visited = [[], []]
+    options = {"delta": 1.0, "sharded": True, "initial_scores": scores}
+    results = on_ranks(2, one_epoch, size, 3, **options)
+    sizes = rank_sizes(size, 2)
+    kept, means, sums = (np.array(column) for column in zip(*results, strict=True))
+    assert kept[rank_of_high_losses] == sizes[rank_of_high_losses]
+    assert kept[1 - rank_of_high_losses] < sizes[1 - rank_of_high_losses]
+    full = [
+        sum(min(start + 4, n) - min(start, n) for n in sizes) for start in range(0, max(sizes), 4)
+    ]
+    assert means.mean(0) == pytest.approx(sums.sum(0) / full, rel=1e-5)
+
+
 def rank_sizes(size, world_size):
     return [len(range(rank, size, world_size)) for rank in range(world_size)]
 

@@ -87,6 +87,36 @@ def test_a_state_of_version_1_continues_bit_for_bit(batches, by_index):
     assert resumed.state_dict()["version"] == 2
 
 
+def first_edition_loss(sample, epoch):
+    return (sample * 7919 + epoch * 104729) % 1000 / 100
+
+
+def test_a_state_that_the_first_edition_wrote():
+    """By commit 9ff798c, after 12 samples of epoch 1: what it drew then is drawn again."""
+    losses = [2.99, 3.8, 5.95, 9.19, 5.14, 7.85, 5.7, 6.76, 7.29, 7.32, 3.24, 2.71]
+    state = {
+        "version": 1,
+        "num_samples": 40,
+        "share": [0, 1],
+        "seed": 5,
+        "epoch": 1,
+        "finished": 0,
+        "scores": torch.tensor([first_edition_loss(sample, 0) for sample in range(40)]),
+        "losses": torch.tensor(losses),
+        "losses_by": "position",
+        "plan_check": 1393494935,
+        "batch": 6,
+        "history": [[0, 40, 40, 40, 0]],
+    }
+    pruner = infobatch.Pruner(40, 6, delta=1.0)
+    pruner.load_state_dict(state)
+    visited, rest = pruner.plan.order[:12].tolist(), pruner.plan.order[12:].tolist()
+    assert [first_edition_loss(sample, 1) for sample in visited] == losses
+    assert list(pruner.sampler) == rest
+    for sample in visited:
+        assert pruner.scores[sample].item() == pytest.approx(first_edition_loss(sample, 1))
+
+
 def test_an_old_state_is_not_changed_by_loading_it():
     pruner, visited = one_epoch_and(2)
     state = old_state(pruner, visited)

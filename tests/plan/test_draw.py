@@ -34,7 +34,7 @@ scores_arrays = hnp.arrays(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(scores_arrays, policies, st.integers(0, 2**64), st.integers(0, 1000))
 def test_any_scores_any_policy(scores, policy, seed, epoch):
     strata = policy.strata(Samples(scores))

@@ -232,6 +232,27 @@ def test_very_few_samples(name, size):
         assert 1 <= len(pruner.plan) <= size
 
 
+# Smoothing.
+
+
+@every_policy
+def test_a_rule_that_ranks_by_the_last_score_can_smooth(name):
+    rule, epochs = POLICIES[name], epochs_of(name)
+    _, memory = strata_of(name, np.nan_to_num(scores_with_holes()))
+
+    def labels(scores):
+        known = {"columns": memory.columns, "labels": LABELS, "seed": 5}
+        return rule().strata(infobatch.Samples(scores, 2, epochs, **known)).labels
+
+    by_last_score = not np.array_equal(labels(memory.scores), labels(np.roll(memory.scores, 9)))
+    assert by_last_score == ("smoothing" in {field.name for field in dataclasses.fields(rule)})
+    if by_last_score:
+        expected = rf"^{rule.__name__}\(smoothing=…\) got 1\.5, expected a number in \[0, 1\)"
+        with pytest.raises(ValueError, match=expected):
+            rule(smoothing=1.5)
+        assert "ema" in pruner_of(rule(smoothing=0.7)).state_dict()["columns"]
+
+
 # Whole trainings.
 
 

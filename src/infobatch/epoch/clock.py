@@ -19,9 +19,12 @@ Spent           nothing, then Idle             error [1]_      Idle             
 .. [1] With the index in the batch no iterator is needed: Training.
 .. [2] A resumed loop that asks for the epoch whose end was loaded: nothing is left of it.
 
+An iterator that begins before the first update is the loop from then on, unless it is gone when that
+update comes and an older one is not: then it has only looked.
+
 An iterator that begins while another loop is in the middle of the epoch only looks at the data if that
 loop fetches its batches on demand (Ambiguous: updates are accepted while they can only be that
-loop's), and otherwise is the next epoch, provided that the other is gone at the first update.
+loop's), and otherwise is the next epoch, provided that the other is gone at the first update and has not continued.
 
 ``len`` and checkpoints only read. An epoch is closed (its losses exchanged between the ranks, folded
 into the memory, recorded) when its last update arrives, or else when the next epoch begins.
@@ -35,6 +38,8 @@ from dataclasses import dataclass, replace
 
 from infobatch.epoch.loop import Loop
 
+Others = tuple[tuple[Loop, int], ...]
+
 
 @dataclass(frozen=True)
 class Idle:
@@ -46,12 +51,17 @@ class Idle:
 
 @dataclass(frozen=True)
 class Offered:
-    """An iterator has taken indices, and nothing was updated; ``rival`` was running before it."""
+    """An iterator has taken indices, and nothing was updated; ``rival`` was running before it.
+
+    ``others`` were offered the same epoch and were alive when a newer iterator began, each with the
+    number of indices that it had taken by then; ``earlier`` are those of the epoch before, with it.
+    """
 
     epoch: int
     loop: Loop
     rival: Loop | None = None
-    rival_had_more: bool = False  # indices to take, when the epoch was offered
+    others: Others = ()
+    earlier: Others = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ class Training:
 
     epoch: int
     loop: Loop | None
+    others: Others = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,7 @@ class Ambiguous:
 
     epoch: int
     loop: Loop | None
+    others: Others = ()
 
 
 @dataclass(frozen=True)
@@ -133,22 +145,25 @@ class Clock:
         if isinstance(phase, Spent):
             self.phase = Idle(phase.epoch, resumed=True)
             return False
-        if isinstance(phase, Training | Ambiguous) and self._is_under_way():
-            assert phase.loop is not None
-            if not phase.loop.reads_ahead:
-                self.phase = Ambiguous(phase.epoch, phase.loop)
+        if isinstance(phase, Training | Ambiguous):
+            rival = phase.loop if self._is_under_way() else None
+            if rival is not None and not rival.reads_ahead:
+                self.phase = Ambiguous(phase.epoch, rival, phase.others)
                 return False
-            had_more = not phase.loop.exhausted
+            earlier = _alive(phase.others)
+            if rival is not None:
+                earlier += ((rival, rival.issued),)
             self._leave()
-            self.phase = Offered(phase.epoch + 1, loop, phase.loop, had_more)
+            self.phase = Offered(phase.epoch + 1, loop, rival, earlier=earlier)
             return True
-        if isinstance(phase, Training | Ambiguous | Complete) or self.is_over:
+        if isinstance(phase, Complete) or self.is_over:
             self._leave()
             self.phase = Offered(phase.epoch + 1, loop)
             return True
         self._warn_of_no_update()
         if isinstance(phase, Offered):  # a rival's batch may still come, however often one looks
-            self.phase = replace(phase, loop=loop)
+            others = _alive((*phase.others, (phase.loop, phase.loop.issued)))
+            self.phase = replace(phase, loop=loop, others=others)
         else:
             self.phase = Offered(phase.epoch, loop)
         return True
@@ -158,8 +173,12 @@ class Clock:
         assert isinstance(self.phase, Offered)
         self.phase = replace(self.phase, loop=loop)
 
-    def expect_update(self, call: str, *, by_index: bool) -> None:
-        """Refuse losses whose epoch is unknown, before anything is recorded of them."""
+    def expect_update(self, call: str, *, by_index: bool) -> Loop | None:
+        """Refuse losses whose epoch is unknown, before anything is recorded of them.
+
+        Return the loop of an epoch's first ones: the newest iterator, unless that one has only looked
+        and is gone while an older one is not.
+        """
         phase = self.phase
         if isinstance(phase, Idle | Spent) and not by_index:
             raise RuntimeError(
@@ -167,11 +186,18 @@ class Clock:
                 "Expected DataLoader(…, sampler=train_data.sampler), iterated from its start "
                 "(again after load_state_dict or set_epoch); or pass index=."
             )
-        if isinstance(phase, Offered) and phase.rival is not None:
-            rival = phase.rival
-            # With workers it may have taken the last indices since, and its batches are to come.
-            if rival.alive or (phase.rival_had_more and rival.exhausted):
-                raise self._two_loops(call)
+        if not isinstance(phase, Offered):
+            return None
+        rival, loop = phase.rival, phase.loop
+        # One that has taken more since delivers its batches, also where it has let go of its iterator.
+        continued = any(other.issued > taken for other, taken in phase.earlier)
+        if continued or (rival is not None and rival.alive):
+            raise self._two_loops(call)
+        others = _alive(phase.others)
+        if others and not loop.alive and (loop.consumed or not loop.exhausted):
+            loop, others = others[-1][0], others[:-1]
+        self.phase = replace(phase, loop=loop, others=others)
+        return loop
 
     def update(self, loop: Loop | None) -> None:
         """Losses were recorded; ``loop`` is the one they belong to where no iterator was begun."""
@@ -179,7 +205,7 @@ class Clock:
         if isinstance(phase, Idle | Spent):
             self.phase = Training(phase.epoch, loop)
         elif isinstance(phase, Offered):
-            self.phase = Training(phase.epoch, phase.loop)
+            self.phase = Training(phase.epoch, phase.loop, phase.others)
 
     def refuse_if_ambiguous(self, call: str, *, waiting: int) -> None:
         """Refuse an update that may belong to the other iterator.
@@ -228,7 +254,9 @@ class Clock:
 
     def _warn_of_no_update(self) -> None:
         phase = self.phase
-        if isinstance(phase, Offered) and phase.loop.consumed and not self.is_over:
+        if not isinstance(phase, Offered) or self.is_over:
+            return
+        if phase.loop.consumed or any(loop.consumed for loop, _ in phase.others):
             warnings.warn(
                 f"The loader was iterated to its end in epoch {phase.epoch} without a single update(), "
                 "so nothing is known about its samples and the epoch does not count. Pass the losses "
@@ -251,3 +279,7 @@ class Clock:
             f"epoch {self.phase.epoch} while the first was under way. Expected one after the other; "
             "to look at the data meanwhile use another loader, without this sampler."
         )
+
+
+def _alive(loops: Others) -> Others:
+    return tuple((loop, taken) for loop, taken in loops if loop.alive)

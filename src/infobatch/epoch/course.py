@@ -91,21 +91,16 @@ class Course:
         before = None if self._run is None or not self._run.updated else self._run.walk
         refuse_endless(before, walk, self.clock.epoch)
         del before  # the last epoch would stay in memory while the next one is drawn
-        if isinstance(self.clock.phase, Offered) and self._rest_was_dropped():
-            self._close()
-            self.clock.complete()
+        if isinstance(self.clock.phase, Offered) and self._run and self._run.rest_was_dropped():
+            self._complete()
         if not self.clock.begin(walk):
             return None if isinstance(self.clock.phase, Idle) else self.run.route
         self._numbering.settle()
         run = self.run
         loop = self._loaders.loop_of(walk, run.route) or walk
         self.clock.identify(loop)
-        run.attach(walk, loop)
+        run.attach(loop, walk)
         return run.route
-
-    def _rest_was_dropped(self) -> bool:
-        # A variable in begin() would keep the last epoch in memory while the next one is drawn.
-        return self._run is not None and self._run.rest_was_dropped()
 
     def length(self, *, shrinks: bool = False) -> Route | None:
         """The route whose length the sampler has; None where nothing is left."""
@@ -155,8 +150,10 @@ class Course:
                 "update(losses, index=index)."
             )
         if not in_training:
-            self.clock.expect_update(call, by_index=by_index)
-            if run.loop is None:
+            loop = self.clock.expect_update(call, by_index=by_index)
+            if loop is not None:
+                run.attach(loop)
+            elif run.loop is None:
                 run.loop = self._loaders.loop_of(None, run.route)
             waiting = 0 if run.walk is None else run.walk.issued - run.updated
             self.clock.refuse_if_ambiguous(call, waiting=waiting)
@@ -172,8 +169,7 @@ class Course:
             return
         if run.ranks.world_size > 1 and not run.ranks.communicator.connected:
             return  # ranks by argument only: the next epoch raises the error
-        self._close()
-        self.clock.complete()
+        self._complete()
 
     def leave_early(self, batches: int) -> None:
         """The loop left this epoch after this number of batches, and meant to.
@@ -199,6 +195,10 @@ class Course:
             if not self.history and passes.epoch:
                 boundary.warn_of_first_epoch(passes.epoch)
             self.history.append(passes)
+
+    def _complete(self) -> None:
+        self._close()
+        self.clock.complete()
 
     @property
     def finished_run(self) -> Run | None:
@@ -235,8 +235,7 @@ class Course:
             run.ranks.communicator.meet("state_dict()")
             boundary.exchange_losses(run)
             if clock.is_over or run.covers_all():
-                self._close()
-                clock.complete()
+                self._complete()
         epoch, finished, run = clock.epoch, clock.finished, self.recording
         if run is None or clock.is_over:  # between epochs, as far as this rank knows
             if clock.is_over:

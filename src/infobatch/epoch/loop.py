@@ -24,6 +24,11 @@ class Loop(Protocol):
         ...
 
     @property
+    def issued(self) -> int:
+        """How many indices it has taken so far, where that is known."""
+        ...
+
+    @property
     def exhausted(self) -> bool:
         """Whether everything that the loader delivers was issued to it."""
         ...

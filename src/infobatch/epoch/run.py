@@ -53,6 +53,7 @@ class Run:
         self.closed = False  # its losses are part of the memory
         self.walk: Walk | None = None
         self.loop: Loop | None = None
+        self._walks: dict[Loop, Walk] = {}  # of every iterator that has begun
         self._last: tuple[int, int] | None = None
         self.check_at = 0  # updated samples before which it cannot be complete
         self._earlier, self._earlier_by, self._extras = earlier, losses_by, extras
@@ -80,9 +81,10 @@ class Run:
             extras=self._extras,
         )
 
-    def attach(self, walk: Walk, loop: Loop) -> None:
-        """A new iterator walks the route from its start."""
-        self.walk, self.loop = walk, loop
+    def attach(self, loop: Loop, walk: Walk | None = None) -> None:
+        """An iterator walks the route from its start; without its walk, one that was attached before."""
+        self.walk = self._walks[loop] = walk or self._walks[loop]
+        self.loop = loop
 
     # What the training loop reports.
 

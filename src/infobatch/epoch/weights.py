@@ -55,9 +55,12 @@ class Weights:
     def cut_into(self, batches: Batches | None) -> None:
         """Set the batches into which the route is cut."""
         self._shrunk = self._chunk = self._table = None
-        if isinstance(batches, ShrunkBatches) and not self._whole:
-            batches.compare(self._route.counts, self._route.full_counts)
-            self._shrunk = batches
+        route = self._route
+        # A rank with its own shard of the scores may leave out nothing while others do.
+        pruned = not self._whole or route.planned < route.full_counts.sum()
+        if isinstance(batches, ShrunkBatches) and pruned:
+            batches.compare(route.counts, route.full_counts)
+            self._shrunk, self._whole = batches, False
 
     def scaled(self, start: int, count: int, like: torch.Tensor) -> torch.Tensor | None:
         """Weight / count for some positions, on the losses' device; None where all weights are 1."""

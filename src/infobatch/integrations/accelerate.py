@@ -78,6 +78,11 @@ class PreparedLoop:
         return not self.ended if self._walk is None else self._walk.alive
 
     @property
+    def issued(self) -> int:
+        """How many indices the sampler has issued, on a rank that has one."""
+        return 0 if self._walk is None else self._walk.issued
+
+    @property
     def exhausted(self) -> bool:
         """Whether the last batch of this rank was delivered."""
         if self._walk is not None and self._route.ranks.world_size == 1:

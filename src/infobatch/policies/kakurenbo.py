@@ -11,7 +11,7 @@ import numpy.typing as npt
 from infobatch.memory.tracks import Latest, Track
 from infobatch.plan import Strata
 from infobatch.policies.base import Samples
-from infobatch.policies.checks import check_number, check_ratio
+from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 from infobatch.policies.ranking import Cut, lowest
 
 # (share of the training, part of the ratio that is hidden from there on)
@@ -31,7 +31,8 @@ class KakurenboPrune:
     * Biased: all kept samples weigh the same, 1/(1 − F). The paper multiplies the learning rate by it,
       which is the same for SGD but not for Adam, whose steps do not depend on the scale of the loss. F is
       the planned share, as in the authors' code, even if fewer are hidden.
-    * Remembers the last loss: 4 bytes per sample, 12 with ``extras``. One selection per epoch, no sort.
+    * Remembers the last loss: 4 bytes per sample, 8 more with ``extras`` and 4 with ``smoothing``. One
+      selection per epoch, no sort.
     * Where the loss is a cross-entropy, exp(−loss) is the probability of the label, and above 0.5 the
       sample is classified correctly. For other losses ``extras=True`` takes both from
       ``update(losses, extras={"confidence": …, "correct": …})``.
@@ -40,12 +41,13 @@ class KakurenboPrune:
     * The published code takes the softmax over the batch instead of the classes; this one does not.
 
     >>> KakurenboPrune(0.4)
-    KakurenboPrune(ratio=0.4, confidence=0.7, extras=False)
+    KakurenboPrune(ratio=0.4, confidence=0.7, extras=False, smoothing=0.0)
     """
 
     ratio: float = 0.3
     confidence: float = 0.7
     extras: bool = False
+    smoothing: float = 0.0
     biased: ClassVar[bool] = True
     budget: ClassVar[Literal["own"]] = "own"
     default_delta: ClassVar[float] = 1.0
@@ -57,6 +59,7 @@ class KakurenboPrune:
         why = "the least probability with which a correct answer is confident"
         least = 0.0 if self.extras else 0.5  # below, a cross-entropy does not tell what is correct
         check_number("KakurenboPrune(confidence=…)", self.confidence, why, least=least, most=1)
+        check_smoothing("KakurenboPrune(smoothing=…)", self.smoothing)
 
     @property
     def tracks(self) -> tuple[Track, ...]:

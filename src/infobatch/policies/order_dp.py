@@ -9,7 +9,7 @@ import numpy as np
 
 from infobatch.plan import Strata
 from infobatch.policies.base import Samples
-from infobatch.policies.checks import check_number
+from infobatch.policies.checks import check_number, check_smoothing
 from infobatch.policies.ranking import lowest
 
 
@@ -23,17 +23,18 @@ class OrderDpPrune:
 
     * Biased: kept samples weigh 1. What the paper proves to be unbiased is the gradient of another
       loss, in which samples count by their rank.
-    * Remembers the last loss: 4 bytes per sample. One random number per sample and two
-      selections, no sort.
+    * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. One random number per sample
+      and two selections, no sort.
     * Our reading: samples are drawn again in every epoch. With a budget (``save=``) ``kept`` stays, and as
       many samples are drawn as fit.
 
     >>> OrderDpPrune(drawn=0.5, kept=0.6)   # the paper's
-    OrderDpPrune(drawn=0.5, kept=0.6)
+    OrderDpPrune(drawn=0.5, kept=0.6, smoothing=0.0)
     """
 
     drawn: float = 0.75
     kept: float = 0.85
+    smoothing: float = 0.0
     biased: ClassVar[bool] = True
     budget: ClassVar[Literal["own"]] = "own"
     default_delta: ClassVar[float] = 1.0
@@ -43,6 +44,7 @@ class OrderDpPrune:
         check_number("OrderDpPrune(drawn=…)", self.drawn, why, above=0, most=1)
         why = "the share of the drawn samples that is kept, those with the highest losses"
         check_number("OrderDpPrune(kept=…)", self.kept, why, above=0, most=1)
+        check_smoothing("OrderDpPrune(smoothing=…)", self.smoothing)
 
     def strata(self, samples: Samples) -> Strata:
         """Label 1 for those not drawn and for the easy ones of the others, 2 for ties."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from infobatch.plan import Strata
 from infobatch.policies.base import Samples
-from infobatch.policies.checks import check_number, check_ratio
+from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 from infobatch.policies.classes import numbered
 from infobatch.policies.levels import Array, strata_of_cells
 
@@ -30,7 +30,8 @@ class RcapPrune:
     with K classes. Needs ``labels=`` (or a data set with ``targets``).
 
     * Biased: kept samples weigh 1.
-    * Remembers the last loss: 4 bytes per sample. One count of losses by class and bin, no sort.
+    * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. One count of losses by class and
+      bin, no sort.
     * Our reading: a sample is kept with the probability p = min(1, c · exp(…)) that fills its class's
       budget, instead of being drawn one after the other; losses are rounded to steps of ln K / 128; the
       class loss is the mean of the clipped losses of all of its samples, not only of those in the last
@@ -39,11 +40,12 @@ class RcapPrune:
       budget then, and so keeps more than was asked for.
 
     >>> RcapPrune(0.7)
-    RcapPrune(ratio=0.7, beta=1.0)
+    RcapPrune(ratio=0.7, beta=1.0, smoothing=0.0)
     """
 
     ratio: float = 0.5
     beta: float = 1.0
+    smoothing: float = 0.0
     biased: ClassVar[bool] = True
     budget: ClassVar[Literal["own"]] = "own"
     default_delta: ClassVar[float] = 1.0
@@ -53,6 +55,7 @@ class RcapPrune:
         check_ratio("RcapPrune(ratio=…)", self.ratio)
         why = "the temperature of the losses: the larger, the more evenly a class is drawn from"
         check_number("RcapPrune(beta=…)", self.beta, why, above=0)
+        check_smoothing("RcapPrune(smoothing=…)", self.smoothing)
 
     def strata(self, samples: Samples) -> Strata:
         """Group the samples by their probabilities."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from infobatch.memory.tracks import Track, Visits
 from infobatch.plan import Strata
 from infobatch.policies.base import Samples
-from infobatch.policies.checks import check_ratio
+from infobatch.policies.checks import check_ratio, check_smoothing
 from infobatch.policies.levels import look_up
 from infobatch.policies.mean import mean_score
 
@@ -31,24 +31,26 @@ class RepbPrune:
 
     * Biased in each epoch, and no more than asymptotically unbiased over a run, because the mean of 1/N
       is not 1 over the mean of N (its reviewers' objection). The mean rule's weights are exact.
-    * Remembers the number of visits: 6 bytes per sample with the last loss. One count of the visits
-      per epoch, no sort.
+    * Remembers the number of visits: 6 bytes per sample with the last loss, 10 with ``smoothing``. One
+      count of the visits per epoch, no sort.
     * Our reading, from the abstract and notes on the paper: it compares losses within a window of some
       batches, so that all are of nearly the same model; here the window is the epoch, as for every other
       rule. Annealing is InfoBatch's. Where there are more than 126 different counts, neighbouring ones
       share their mean weight.
 
     >>> RepbPrune(0.7)
-    RepbPrune(ratio=0.7)
+    RepbPrune(ratio=0.7, smoothing=0.0)
     """
 
     ratio: float = 0.5
+    smoothing: float = 0.0
     biased: ClassVar[bool] = True
     shardable: ClassVar[bool] = True
     tracks: ClassVar[tuple[Track, ...]] = (Visits(),)
 
     def __post_init__(self) -> None:
         check_ratio("RepbPrune(ratio=…)", self.ratio)
+        check_smoothing("RepbPrune(smoothing=…)", self.smoothing)
 
     def strata(self, samples: Samples) -> Strata:
         """One label for each weight, and one more for those with that weight that are pruned."""

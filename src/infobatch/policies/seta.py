@@ -11,7 +11,7 @@ import numpy.typing as npt
 from infobatch.checks import check_count
 from infobatch.plan import FloatArray, Strata
 from infobatch.policies.base import Samples
-from infobatch.policies.checks import check_number, check_ratio
+from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 
 _ENOUGH = 1 << 20  # losses for the groups' edges to three digits
 _ROUNDS = 100  # of k-means, which has settled long before
@@ -28,20 +28,22 @@ class SetaPrune:
     0.1, 5 and 0.9 on CIFAR; 0, 5 and 0.6 on ImageNet.
 
     * Biased: kept samples weigh 1.
-    * Remembers the last loss: 4 bytes per sample. k-means of at most a million losses, which are sorted.
+    * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. k-means of at most a million
+      losses, which are sorted.
     * Our reading: k-means begins at the quantiles, so that it is the same in every run; groups that
       many equal losses leave empty do not count. A half is rounded to the even number, so that 0.9 of 5
       groups are 4. The random share is dropped after the grouping, not before. With a budget
       (``save=``) both shares are scaled.
 
     >>> SetaPrune(0.0, window=0.6)   # the paper's for ImageNet
-    SetaPrune(ratio=0.0, groups=5, window=0.6, anneal=0.875)
+    SetaPrune(ratio=0.0, groups=5, window=0.6, anneal=0.875, smoothing=0.0)
     """
 
     ratio: float = 0.1
     groups: int = 5
     window: float = 0.9
     anneal: float = 0.875
+    smoothing: float = 0.0
     biased: ClassVar[bool] = True
     default_delta: ClassVar[float] = 1.0
 
@@ -53,6 +55,7 @@ class SetaPrune:
         )
         why = "the share of the epochs after which no group is left out"
         check_number("SetaPrune(anneal=…)", self.anneal, why, least=0, most=1)
+        check_smoothing("SetaPrune(smoothing=…)", self.smoothing)
 
     def strata(self, samples: Samples) -> Strata:
         """Label 1 for the window (0 where all of it is kept), 2 for the groups outside."""
