@@ -246,6 +246,7 @@ def test_accelerate_page(tmp_path, capsys):
         ("docs/coresets.md", "coresets_summary.py"),
         ("docs/few-epochs.md", "warm_sweep_summary.py"),
         ("docs/grpo.md", "grpo_summary.py"),
+        ("docs/results/score-noise.md", "score_noise_summary.py"),
     ],
 )
 def test_tables_are_what_was_measured(page, script):
