@@ -18,7 +18,7 @@ from infobatch.lab.policy_list import policy_list
 from infobatch.lab.recipes.registry import NEEDS, RECIPES
 
 app = typer.Typer(
-    help="Train on less data, get the same model: try it, and see whether it holds on your task.",
+    help="Train on less data, get the same model: try it, and see whether it works on your task.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -51,7 +51,7 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Train on less data, get the same model: try it, and see whether it holds on your task."""
+    """Train on less data, get the same model: try it, and see whether it works on your task."""
 
 
 @app.command()
@@ -59,11 +59,11 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Where results go. [default: demo-output, or -smoke]")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds per arm and length.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per arm and length.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs to make at once.")] = 2,
     smoke: Annotated[bool, typer.Option(help="A few samples: does it work?")] = False,
 ) -> None:
-    """Compare on the embedded Fashion-MNIST: all data, random pruning, two rules of InfoBatch."""
+    """Run a comparison on the embedded Fashion-MNIST: all data, random pruning, InfoBatch's rules."""
     _commands().compare(
         "fashion",
         arms=None,
@@ -83,11 +83,11 @@ def demo(
 
 @app.command()
 def compare(  # noqa: PLR0917 - a command line
-    task: Annotated[str, typer.Argument(help="A recipe's name, or a Python file of your own.")],
+    task: Annotated[str, typer.Argument(help="The name of a recipe, or your own Python file.")],
     arms: Annotated[
         str | None,
         typer.Option(
-            help="Which arms, with options: full,mean:ratio=0.6,my_rules.py:MyRule. "
+            help="The arms to compare, with options: full,mean:ratio=0.6,my_rules.py:MyRule. "
             "[default: full, random, infobatch, quantile, our noise budget; and short with --lengths 1]"
         ),
     ] = None,
@@ -104,7 +104,7 @@ def compare(  # noqa: PLR0917 - a command line
     learning_rates: Annotated[
         str | None,
         typer.Option(
-            help="A grid such as 0.03,0.1,0.3: the best for each arm, by a validation split."
+            help="A grid such as 0.03,0.1,0.3; each arm gets its best rate on validation splits."
         ),
     ] = None,
     rate_seeds: Annotated[
@@ -121,16 +121,16 @@ def compare(  # noqa: PLR0917 - a command line
         typer.Option(help=f"The folder with a recipe's data sets. [env: {DATA_VARIABLE}]"),
     ] = None,
     smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs to make at once.")] = 1,
     option: Annotated[
-        list[str] | None, typer.Option("--set", help="A recipe's option: name=value.")
+        list[str] | None, typer.Option("--set", help="An option of the recipe: name=value.")
     ] = None,
-    log: Annotated[str | None, typer.Option(help="Curves for tensorboard or wandb.")] = None,
+    log: Annotated[str | None, typer.Option(help="Write curves for tensorboard or wandb.")] = None,
 ) -> None:
-    """Should you prune on this task, and how? Train the arms, and decide with an interval.
+    """Should you prune on this task, and how? Train every arm, then decide, with an interval.
 
-    Stop it at any time and run the same command to resume. More seeds and arms may be added to the
-    same folder.
+    Stop it at any time and run the same command to resume. You can add more seeds and arms to the
+    same folder later.
     """
     _commands().compare(
         task,
@@ -155,14 +155,15 @@ def select(  # noqa: PLR0917 - a command line
         str, typer.Argument(help="How to choose: k_center, el2n, forgetting, random, …")
     ],
     task: Annotated[
-        str | None, typer.Argument(help="A recipe's name, or a Python file of your own.")
+        str | None, typer.Argument(help="The name of a recipe, or your own Python file.")
     ] = None,
     fraction: Annotated[float, typer.Option(help="The share of the samples to choose.")] = 0.3,
     scores: Annotated[
-        Path | None, typer.Option(help="Choose by a file that export_scores() wrote.")
+        Path | None, typer.Option(help="Choose by the scores in a file that export_scores() wrote.")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Which column of it. [default: that of the method's name]")
+        str | None,
+        typer.Option(help="The column to choose by. [default: the one named after the method]"),
     ] = None,
     out: Annotated[
         Path | None,
@@ -170,10 +171,10 @@ def select(  # noqa: PLR0917 - a command line
     ] = None,
     balanced: Annotated[
         bool | None,
-        typer.Option(help="The same share of each class. [default: where there are classes]"),
+        typer.Option(help="The same share of each class. [default: if there are classes]"),
     ] = None,
     networks: Annotated[
-        int, typer.Option(min=1, help="Networks that EL2N and GraNd average over.")
+        int, typer.Option(min=1, help="How many networks EL2N and GraNd average over.")
     ] = 1,
     proxy_epochs: Annotated[
         int | None,
@@ -181,10 +182,10 @@ def select(  # noqa: PLR0917 - a command line
     ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     option: Annotated[
-        list[str] | None, typer.Option("--option", help="A method's option: name=value.")
+        list[str] | None, typer.Option("--option", help="An option of the method: name=value.")
     ] = None,
     recipe: Annotated[
-        list[str] | None, typer.Option("--set", help="A recipe's option: name=value.")
+        list[str] | None, typer.Option("--set", help="An option of the recipe: name=value.")
     ] = None,
     data: Annotated[
         Path | None,
@@ -192,10 +193,10 @@ def select(  # noqa: PLR0917 - a command line
     ] = None,
     smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
 ) -> None:
-    """Choose a subset to train on, by a proxy or by an exported file of scores.
+    """Choose a subset to train on, with a proxy or from an exported file of scores.
 
-    Writes the indices and weights, and a page with the most and least wanted samples. Stop it at any time and
-    run the same command to resume.
+    Writes the indices and weights, and a page with the most and least important samples. Stop it at any time
+    and run the same command to resume.
     """
     from infobatch.lab import select_command  # noqa: PLC0415 - brings torch, scipy and matplotlib
 
@@ -218,36 +219,37 @@ def select(  # noqa: PLR0917 - a command line
 
 
 def _folder(name: str, smoke: bool) -> Path:
-    """Where a comparison goes that names no folder: a smoke run must not be in the way of a real one."""
+    """The default folder of a comparison: smoke runs get their own, apart from the real ones."""
     return Path(f"{name}-smoke" if smoke else name)
 
 
 @app.command()
 def score(  # noqa: PLR0917 - a command line
-    task: Annotated[str, typer.Argument(help="A recipe's name, or a Python file of your own.")],
+    task: Annotated[str, typer.Argument(help="The name of a recipe, or your own Python file.")],
     out: Annotated[Path, typer.Option(help="The file of scores: .npz, .csv or .parquet.")] = Path(
         "scores.npz"
     ),
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Weights to score with. [default: those of model()]")
+        Path | None,
+        typer.Option(help="Weights to score with. [default: those that model() returns]"),
     ] = None,
     proxy: Annotated[
         bool, typer.Option(help="Score with the task's proxy(), not model().")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the model's initial weights.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the model's initial weights.")] = 0,
     data: Annotated[
         Path | None,
         typer.Option(help=f"The folder with a recipe's data sets. [env: {DATA_VARIABLE}]"),
     ] = None,
     smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
     option: Annotated[
-        list[str] | None, typer.Option("--set", help="A recipe's option: name=value.")
+        list[str] | None, typer.Option("--set", help="An option of the recipe: name=value.")
     ] = None,
 ) -> None:
-    """Score the training samples by a pass without gradients, for a first epoch that is pruned.
+    """Score the training samples in a pass without gradients, so that the first epoch can be pruned.
 
-    Use the file as initial_scores=, or in a comparison: --arms full,mean:scores=scores.npz, whose
-    cost then has that of the scoring in it.
+    Use the file as initial_scores=, or in a comparison: --arms full,mean:scores=scores.npz. The cost of
+    that arm then includes the cost of scoring.
     """
     _commands().score(
         task,
@@ -265,7 +267,7 @@ def score(  # noqa: PLR0917 - a command line
 def report(
     folder: Annotated[Path, typer.Argument(help="The --out folder of a comparison.")],
 ) -> None:
-    """Write the report of a comparison again, also of one that is not finished."""
+    """Write the report of a comparison again, even if the comparison is not finished."""
     _commands().report(folder)
 
 
@@ -275,7 +277,7 @@ def recipes(
         Path | None, typer.Option(help=f"The folder with the data sets. [env: {DATA_VARIABLE}]")
     ] = None,
 ) -> None:
-    """List the recipes and whether their data and packages are there."""
+    """List the recipes, and whether their data and packages are available."""
     folder = data_folder(data)
     rows = []
     for name, what in RECIPES.items():
@@ -298,7 +300,7 @@ def policies() -> None:
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
-    """A name, then what is said of it on lines of its own: nothing is cut at any width."""
+    """A name, then each of its texts on a separate line: nothing is cut at any width."""
     for name, *texts in rows:
         typer.echo(name)
         for text in texts:

@@ -81,8 +81,8 @@ class Comparison:
     def _check_request(self) -> None:
         if len(self.lengths) > 1 and any(arm.rule == SHORT for arm in self.arms):
             raise ValueError(
-                "--arms got short together with several --lengths, of which it is one: all data for "
-                "fewer epochs is the arm full at another length. Leave short out."
+                "--arms got short together with several --lengths: all data for fewer epochs is the arm "
+                "full at another length. Leave short out."
             )
         if self.most_seeds is not None and self.most_seeds < max(self.seeds, 3):
             raise ValueError(
@@ -114,8 +114,8 @@ class Comparison:
         followers = [arm.name for arm in self.arms if arm.follows]
         if self.leader is not None and followers and self.leader.name not in asked:
             raise ValueError(
-                f"--arms got {','.join(asked)}, but in {self.out} there is {self.leader.name}, whose "
-                f"cost {' and '.join(followers)} must have. Add it to --arms: finished runs are not "
+                f"--arms got {','.join(asked)}, but {self.out} has runs of {self.leader.name}, whose "
+                f"cost {' and '.join(followers)} must match. Add it to --arms: finished runs are not "
                 "repeated."
             )
 

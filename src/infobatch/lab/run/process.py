@@ -107,7 +107,7 @@ def run_once(
     rule.check()
     if rule.follows and budget is None:
         raise ValueError(
-            f"--arm {arm} costs what another run did. Expected --budget SAMPLE_PASSES."
+            f"--arm {arm} has the cost of another run. Expected --budget SAMPLE_PASSES."
         )
     if not 0 < length <= 1:
         raise ValueError(f"--length got {length}, expected a share of the epochs above 0, up to 1.")
