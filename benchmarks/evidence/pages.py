@@ -12,11 +12,20 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from figure import draw, is_current
 from screens import screen_tables
 from studies import DEMO, STUDIES, Study
-from tables import coreset_table, how_it_was_made, is_coreset, sentence, table
+from tables import (
+    coreset_table,
+    headline_table,
+    how_it_was_made,
+    is_coreset,
+    seconds_table,
+    sentence,
+    table,
+)
 
 from infobatch.lab.compare.results import read_results
 
@@ -48,8 +57,12 @@ def main() -> None:
 
 def written_pages() -> Iterator[tuple[Path, str]]:
     """Every page with the text that it should have."""
-    for page in (ROOT / "README.md", PAGES / "demo.md"):
-        yield page, with_block(page, demo_block())
+    for page, rows in (
+        (ROOT / "README.md", headline_table(frontiers("docs/results/"))),
+        (PAGES / "seconds.md", seconds_table(frontiers(""))),
+    ):
+        yield page, with_block(page, "\n".join(rows) + "\n")
+    yield PAGES / "demo.md", with_block(PAGES / "demo.md", demo_block())
     screen = "\n".join(screen_tables(STORED / "screen" / "fashion.json"))
     yield PAGES / "rules.md", with_block(PAGES / "rules.md", f"{screen}\n")
     stored = [
@@ -68,6 +81,13 @@ def figures() -> Iterator[tuple[Path, Path]]:
         folder = STORED / study.name
         if study.has_curve and (folder / "results.json").exists():
             yield folder, PICTURES / f"{'frontier' if study == DEMO else study.name}.png"
+
+
+def frontiers(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each stored frontier: its name, its page, which is in ``folder``, and its results."""
+    for study in STUDIES:
+        if study.headline and (STORED / study.name / "results.json").exists():
+            yield study.headline, f"{folder}{study.name}.md", read_results(STORED / study.name)
 
 
 def demo_block() -> str:

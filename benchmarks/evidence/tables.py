@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from infobatch.lab.compare.answer import headline, points
@@ -10,6 +11,12 @@ from infobatch.lab.stats.outcome import decimals, signed
 from infobatch.lab.stats.records import read_record
 from infobatch.lab.stats.summary import Summary, mean_and_deviation, summarise
 
+RULES = {
+    "random": "random pruning",
+    "infobatch": "the paper's mean rule",
+    "quantile": "the paper's two bands",
+    "noise": "our noise budget",
+}
 NAMES = {
     "infobatch": "`infobatch` (the paper's mean rule)",
     "quantile": "`quantile` (the paper's two-band rule)",
@@ -44,6 +51,60 @@ def table(results: dict[str, Any], *, every_length: bool = False) -> list[str]:
             cells.append("–" if saving is None else saving["text"])
         cells += [difference(point, results), words.get((row.arm, row.length), "–")]
         lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def headline_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]:
+    """A row per task, given its name, its page and its results: what each rule saves at equal quality."""
+    columns = ["task", "on all data", "seeds", *RULES.values()]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for name, page, results in rows:
+        summaries = summarise(map(read_record, results["runs"]), arms=results["arms"])
+        full = next(row for row in summaries if row.arm == "full" and row.length == 1)
+        metric = (
+            f"{results['metric']} {mean_and_deviation(full.metric, decimals(results['margin']))}"
+        )
+        cells = [f"[{name}]({page})", metric, str(len(results["seeds"]))]
+        cells += [saving_of(rule, results) for rule in RULES]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def saving_of(rule: str, results: dict[str, Any]) -> str:
+    """What the first arm with a rule saves at equal quality, trained for all epochs."""
+    arm = next(arm for arm in results["arms"] if arm.partition(":")[0] == rule)
+    saving = (points(results).get((arm, 1.0)) or {}).get("saving")
+    return "–" if saving is None else saving["text"]
+
+
+def seconds_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]:
+    """Processor time saved beside sample passes saved, for each pruned arm at full length."""
+    columns = [
+        "task",
+        "training",
+        "passes saved",
+        "processor time saved",
+        "time per pass",
+        "pruning took",
+    ]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for name, page, results in rows:
+        summaries = summarise(map(read_record, results["runs"]), arms=results["arms"])
+        whole = [row for row in summaries if row.length == 1 and row.cpu_seconds]
+        full = next(row for row in whole if row.arm == "full")
+        for row in whole:
+            if row is full or is_coreset(row.arm):
+                continue
+            saved = 1 - row.cpu_seconds / full.cpu_seconds
+            cells = [
+                f"[{name}]({page})",
+                f"`{row.arm}`",
+                f"{row.saved_fraction:.1%}",
+                f"{saved:.1%}",
+            ]
+            cells.append(f"{saved / row.saved_fraction:.2f}")
+            cells.append(f"{row.overhead_seconds / row.seconds:.2%}")
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

@@ -139,6 +139,16 @@ def test_a_copy_of_a_chosen_sample_is_chosen_last(name):
     assert sorted((chosen.indices % 9).tolist()) == list(range(9))
 
 
+@pytest.mark.parametrize("name", ["k_center", "contextual_diversity"])
+def test_copies_are_equals(name):
+    """Where only copies are left, the lowest index is chosen: rounding must not decide."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(30, 4, generator=generator).repeat(4, 1)
+    chosen = coresets.select(name, fraction=1.0, features=values, logits=values)
+    copies = chosen.indices[30:].tolist()
+    assert copies == sorted(copies)
+
+
 @pytest.mark.parametrize("name", [*RANKING, "k_center", "herding", "graph_cut", "glister"])
 def test_among_equals_the_lower_index(name):
     """All samples are the same."""
@@ -157,6 +167,25 @@ def test_among_equals_the_lower_index(name):
     assert chosen.indices.tolist() == list(range(10))
 
 
+@pytest.mark.parametrize(("fraction", "beta"), [(0.1, 0.3), (0.2, 0.2), (0.3, 0.0)])
+def test_ccs_leaves_out_the_same_share_of_each_class(fraction, beta):
+    """However the part of a class is rounded: 51 of 506 are more than a tenth, 50 of 501 are less."""
+    labels = np.repeat([0, 1, 2], [506, 501, 15])
+    scores = np.random.default_rng(0).random(len(labels))
+    chosen = coresets.select(
+        "ccs", fraction=fraction, scores=scores.tolist(), labels=labels, balanced=True, strata=1
+    )
+    for number in range(3):
+        inside = scores[labels == number]
+        hardest_chosen = scores[chosen.indices[labels[chosen.indices] == number]].max()
+        left_out = round(beta * len(inside))
+        assert (inside > hardest_chosen).sum() >= left_out
+    explicit = coresets.select(
+        "ccs", fraction=fraction, scores=scores, labels=labels, balanced=True, strata=1, beta=beta
+    )
+    assert explicit.indices.tolist() == chosen.indices.tolist()
+
+
 def test_ties_within_classes():
     labels = [1, 0, 1, 0, 1, 0]
     assert coresets.top_k([1.0] * 6, 4, labels).tolist() == [0, 1, 2, 3]
@@ -172,7 +201,9 @@ def test_a_nan_is_refused(name):
     if name == "forgetting":  # where NaN is a visit that was not made
         inputs = coresets.Inputs(history=coresets.History(correct=[[0.0, torch.inf]]))
     if name == "deepfool":
-        with pytest.raises(ValueError, match="with 1 NaN was given"):
+        with pytest.raises(
+            ValueError, match=r"select\('deepfool'\) got scores of shape \(90,\) with 1 NaN"
+        ):
             coresets.select(name, fraction=0.3, inputs=inputs)
         return
     with pytest.raises(ValueError, match=r"NaN|infinite|not visited"):
@@ -193,9 +224,9 @@ NEEDS = {
     "el2n": "error_norms",
     "deepfool": "model and data",
     "cal": "features and probabilities",
-    "craig": "vectors",
-    "graph_cut": "vectors",
-    "facility_location": "vectors",
+    "craig": "gradients or features",
+    "graph_cut": "gradients or features",
+    "facility_location": "gradients or features",
     "glister": "features and logits",
     "influence": "features and probabilities",
     "dp": "features and probabilities",
@@ -286,6 +317,7 @@ def test_k_is_one_to_all(k):
         lambda: coresets.dp(inputs.features, p, inputs.labels, k),
         lambda: coresets.ccs(p[:, 0], k),
         lambda: coresets.dataset_quantization(inputs.features, k),
+        lambda: coresets.top_k(p[:, 0], k),
     ]
     for call in calls:
         with pytest.raises(
@@ -330,6 +362,10 @@ def test_other_errors():
         select("cal", fraction=0.3, inputs=inputs, neighbours=90)
     with pytest.raises(ValueError, match="Are they probabilities"):
         coresets.forgetting([[0.5, 0.2]])
+    with pytest.raises(ValueError, match=r"top_k\(\) got scores of shape \(2,\) with 1 NaN"):
+        coresets.top_k([0.5, float("nan")], 1)
+    with pytest.raises(ValueError, match=r"picks_per_step got 0, expected an integer >= 1"):
+        select("glister", fraction=0.3, inputs=inputs, picks_per_step=0)
 
 
 def test_class_quotas():
@@ -340,6 +376,17 @@ def test_class_quotas():
         assert all(quota <= (labels == number).sum() for number, quota in quotas.items())
         if k >= 4:
             assert min(quotas.values()) >= 1
+
+
+def test_the_passes_of_deepfool_are_counted():
+    """A linear model: each sample is at the border after one step, which a second look confirms."""
+    inputs = given()
+    chosen = coresets.select("deepfool", fraction=0.3, inputs=inputs)
+    each = 1 + inputs.logits.shape[1]  # forward, and back to the input from each class
+    assert chosen.cost.samples_forwarded == 2 * N * each
+    assert chosen.cost.samples_backpropagated == 0
+    assert chosen.cost.passes == round(2 * N * each / 3)
+    assert not inputs.model._forward_hooks
 
 
 def test_cost_is_counted():

@@ -158,6 +158,8 @@ def test_errors(exported, tmp_path):
     columns = "'age'|'count'"
     with pytest.raises(ValueError, match=f"no column 'forgetting', it has .*{columns}"):
         choose(path, "forgetting", fraction=0.3)
+    with pytest.raises(ValueError, match=r"balanced=True\) needs labels"):
+        choose(path, "random", fraction=0.3, balanced=True)
     with pytest.raises(
         ValueError, match="k_center chooses by features, which a file of scores lacks"
     ):

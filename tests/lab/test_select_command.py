@@ -46,16 +46,33 @@ def test_several_methods_share_one_proxy_and_one_choice_is_made_once(tmp_path):
     for method in ("margin", "craig", "deepfool"):
         select(method, "fashion", "--smoke", "--out", tmp_path / f"{method}.npz")
     folder = tmp_path / "selections-fashion-smoke"
-    assert [path.name for path in folder.glob("proxy*")] == ["proxy-2-1-0.pt"]
+    (proxy,) = folder.glob("proxy*.pt")
     page = (tmp_path / "margin.html").read_text()
     assert "The least important" in page
-    (folder / "proxy-2-1-0.pt").unlink()
+    proxy.unlink()
     before, _ = coresets.load_indices(tmp_path / "margin.npz")
     select("margin", "fashion", "--smoke", "--out", tmp_path / "margin.npz")
     assert coresets.load_indices(tmp_path / "margin.npz")[0].tolist() == before.tolist()
-    assert not (folder / "proxy-2-1-0.pt").exists()
+    assert not proxy.exists()
     _, weights = coresets.load_indices(tmp_path / "craig.npz")
     assert weights.sum() == 256
+    # DeepFool's own passes, and the look that shows it the inputs, come on top of the proxy's 1,024.
+    cost = re.search(r"([\d,]+) sample passes", (tmp_path / "deepfool.html").read_text())
+    assert int(cost[1].replace(",", "")) >= 1024 + 256 + 2 * 256 * 11
+
+
+def test_a_proxy_of_other_settings_is_not_used(tmp_path):
+    """Nor in the way: it would make others of the samples, or not fit at all."""
+    select("margin", "fashion", "--smoke", "--out", tmp_path / "margin.npz")
+    adamw = ("--set", "optimizer=adamw")
+    select("entropy", "fashion", "--smoke", *adamw, "--out", tmp_path / "entropy.npz")
+    early = ("--proxy-epochs", 2)  # as many as margin's, with early scores after the second
+    select("el2n", "fashion", "--smoke", *early, "--out", tmp_path / "el2n.npz")
+    assert len(list((tmp_path / "selections-fashion-smoke").glob("proxy-2-1-0-*.pt"))) == 3
+    select("entropy", "fashion", "--smoke", *adamw, "--out", tmp_path / "alone" / "entropy.npz")
+    chosen, _ = coresets.load_indices(tmp_path / "entropy.npz")
+    alone, _ = coresets.load_indices(tmp_path / "alone" / "entropy.npz")
+    assert chosen.tolist() == alone.tolist()
 
 
 def test_a_file_of_ones_own_with_options(tmp_path):
@@ -72,8 +89,8 @@ def test_a_file_of_ones_own_with_options(tmp_path):
     )
     select("ccs", MY_TASK, "--fraction", 0.1, *arguments, "--out", out)
     assert len(coresets.load_indices(out)[0]) == 26
-    (proxy,) = (tmp_path / "selections-my_task-smoke").glob("proxy*")
-    assert proxy.name == "proxy-1-2-0.pt"
+    (proxy,) = (tmp_path / "selections-my_task-smoke").glob("proxy*.pt")
+    assert proxy.name.startswith("proxy-1-2-0-")
 
 
 @pytest.fixture
@@ -96,6 +113,13 @@ def test_exported_scores(scores, tmp_path):
     page = out.with_suffix(".html").read_text()
     assert "No. 11999" in page
     assert "Class balance" not in page
+
+
+def test_exported_scores_beside_a_small_task(tmp_path):
+    np.savez(tmp_path / "scores.npz", index=np.arange(256), el2n=np.arange(256.0))
+    out = tmp_path / "hardest.npz"
+    select("el2n", "fashion", "--smoke", "--scores", tmp_path / "scores.npz", "--out", out)
+    assert len(coresets.load_indices(out)[0]) == 77
 
 
 def test_exported_scores_beside_a_task_are_balanced_and_shown(scores, tmp_path):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from infobatch.coresets.chance import Indices
-from infobatch.coresets.checks import Array, as_labels, check_fraction
+from infobatch.coresets.checks import Array, as_labels, check_fraction, check_k
 from infobatch.coresets.coreset import Coreset
 from infobatch.coresets.inputs import SAMPLES_LAST, WAYS, Cost, History, Inputs
 from infobatch.coresets.registry import Method, find_method
@@ -77,18 +78,43 @@ def select(
     values = _needed(method, known, given)
     count = _count(method, given, values)
     k = max(1, round(share * count))
+    settings = {**known.defaults(k, count), **settings}
     classes = _classes(given, count) if balanced else None
-    ranking = None
+    ranking, passes = None, []
     if known.ranks:
-        ranking = _as_ranking(known.function(*values.values(), **settings))
+        with _counted(values.get("model")) as passes:
+            scored = known.function(*values.values(), **settings)
+        ranking = _as_ranking(f"select({method!r})", scored)
         chosen, weights = top_k(ranking, k, classes), np.ones(k, np.float32)
     else:
         choice = _Choice(known, values, settings, seed)
         chosen, weights = (
             choice.of_all(count, k) if classes is None else choice.by_class(classes, k)
         )
-    spent = Cost(time.perf_counter() - began, cpu_seconds=time.process_time() - cpu)
+    spent = Cost(
+        time.perf_counter() - began,
+        samples_forwarded=sum(passes),
+        cpu_seconds=time.process_time() - cpu,
+    )
     return Coreset(chosen, weights, method, given.cost + spent, count, ranking)
+
+
+@contextmanager
+def _counted(model: nn.Module | None) -> Iterator[list[int]]:
+    """Note the passes that DeepFool makes: one forward, and one back to the input for each class."""
+    passes: list[int] = []
+    if model is None:
+        yield passes
+        return
+
+    def note(_: nn.Module, inputs: object, logits: torch.Tensor) -> None:
+        passes.append(len(logits) + logits.numel())
+
+    hook = model.register_forward_hook(note)
+    try:
+        yield passes
+    finally:
+        hook.remove()
 
 
 def top_k(scores: Array, k: int, classes: Array = None) -> Indices:
@@ -99,7 +125,8 @@ def top_k(scores: Array, k: int, classes: Array = None) -> Indices:
     >>> top_k([0.1, 0.9, 0.5, 0.9], 2).tolist()
     [1, 3]
     """
-    ranking = _as_ranking(scores)
+    ranking = _as_ranking("top_k()", scores)
+    k = check_k("top_k()", k, len(ranking))
     order = np.argsort(-ranking, kind="stable")
     if classes is None:
         return order[:k]
@@ -202,13 +229,13 @@ def _classes(given: Inputs, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return as_labels("select()", given.labels, count=count).cpu().numpy()
 
 
-def _as_ranking(scores: Array) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _as_ranking(call: str, scores: Array) -> np.ndarray[Any, np.dtype[np.float32]]:
     values = scores.detach().cpu() if isinstance(scores, torch.Tensor) else scores
     ranking = np.asarray(values, np.float32)
     if ranking.ndim != 1 or np.isnan(ranking).any():
         raise ValueError(
-            f"A ranking of shape {ranking.shape} with {int(np.isnan(ranking).sum())} NaN was given, "
-            "expected one number per sample. A sample without a score cannot be ranked: leave it out."
+            f"{call} got scores of shape {ranking.shape} with {int(np.isnan(ranking).sum())} NaN, expected one "
+            "number per sample. A sample without a score cannot be ranked: leave it out."
         )
     return ranking
 

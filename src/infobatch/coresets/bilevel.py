@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from infobatch.checks import check_count
 from infobatch.coresets.chance import Indices
 from infobatch.coresets.checks import Array, as_floats, check_k, one_hot
 from infobatch.coresets.vectors import with_one
@@ -43,7 +44,7 @@ def glister(
             f"{held_logits.shape[1]} classes, expected {inputs.shape[1] - 1} and {errors.shape[1]}, as "
             "the training set has."
         )
-    check_k(f"{call} picks_per_step:", picks_per_step, len(inputs))
+    check_count(f"{call} picks_per_step", picks_per_step, "it counts choices")
     available = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
     chosen: list[int] = []
     while len(chosen) < k:

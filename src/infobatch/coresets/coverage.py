@@ -29,7 +29,7 @@ def ccs(
     values = as_floats(call, "scores", scores, ndim=(1,)).double().cpu().numpy()
     count = len(values)
     k = check_k(call, k, count)
-    hardest = round(_share_left_out(k / count) * count if beta is None else beta * count)
+    hardest = round(count * (usual_beta(k, count) if beta is None else beta))
     if not 0 <= hardest <= count - k:
         raise ValueError(
             f"{call} got beta={beta} and k={k} of {count} samples, expected a share from 0 to "
@@ -49,9 +49,9 @@ def ccs(
     return np.concatenate(chosen)
 
 
-def _share_left_out(fraction: float) -> float:
-    pruned = round(1 - fraction, 9)
-    return 0.3 if pruned >= 0.9 else 0.2 if pruned >= 0.8 else 0.0
+def usual_beta(k: int, count: int) -> float:
+    """The share of the hardest that is left out; ``k`` may be a share of ``count``, rounded up."""
+    return 0.3 if k <= -(-count // 10) else 0.2 if k <= -(-count // 5) else 0.0
 
 
 def _in_strata(

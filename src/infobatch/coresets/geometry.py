@@ -10,7 +10,7 @@ import torch
 from infobatch.coresets.chance import Indices
 from infobatch.coresets.checks import Array, as_floats, as_probabilities, check_k
 
-ROUNDING = 16  # times the precision of a float: squared distances below are zero
+ROUNDING = 16  # times the precision of a float: distances below are zero
 SMALLEST_PROBABILITY = 1e-12  # its logarithm is finite
 
 
@@ -49,12 +49,10 @@ def k_center(features: Array, k: int, *, first: int | None = None) -> Indices:
     values = values - values.mean(0)
     squares = values.square().sum(1)
     start = int(squares.argmin()) if first is None else _check_first(call, first, len(values))
-    noise = ROUNDING * torch.finfo(values.dtype).eps
 
     def distances(center: int) -> torch.Tensor:
         both = squares + squares[center]
-        squared = torch.addmv(both, values, values[center], alpha=-2)
-        return squared.masked_fill_(squared < noise * both, 0)
+        return _without_rounding(torch.addmv(both, values, values[center], alpha=-2), both)
 
     return _farthest_first(distances, len(values), k, start)
 
@@ -78,9 +76,16 @@ def contextual_diversity(probabilities: Array, k: int, *, first: int | None = No
     start = int(to_mean.argmin()) if first is None else _check_first(call, first, len(values))
 
     def divergences(center: int) -> torch.Tensor:
-        return (entropy + entropy[center] - both @ swapped[center]).clamp_min_(0)
+        sums = entropy + entropy[center]
+        return _without_rounding(sums - both @ swapped[center], -sums)
 
     return _farthest_first(divergences, len(values), k, start)
+
+
+def _without_rounding(distances: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    """Differences of ``terms``, zero where they are no larger than rounding: a copy is at no distance."""
+    noise = ROUNDING * torch.finfo(distances.dtype).eps
+    return distances.masked_fill_(distances < noise * terms, 0)
 
 
 def _farthest_first(

@@ -13,16 +13,28 @@ from torch.utils.data import Dataset
 from infobatch.coresets.checks import Array, as_floats, as_labels, as_tensor
 from infobatch.coresets.error_norms import error_norms
 from infobatch.coresets.vectors import Vectors, as_vectors, last_layer_gradients
+from infobatch.savings import FORWARD
+
+GRADIENTS_OR_FEATURES = "gradients or features"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a selection has cost: the training of its proxy, and the choosing."""
+    """What a selection has cost: the training of its proxy, and the choosing.
+
+    ``samples_forwarded`` has all passes, ``samples_backpropagated`` those that were trained on.
+    """
 
     seconds: float = 0.0
     samples_forwarded: int = 0
     samples_backpropagated: int = 0
     cpu_seconds: float = 0.0  # of this process, all threads together
+
+    @property
+    def passes(self) -> int:
+        """The sample passes of a training that take as long: without gradients, three count as one."""
+        looked_at = self.samples_forwarded - self.samples_backpropagated
+        return self.samples_backpropagated + round(FORWARD * looked_at)
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -154,7 +166,7 @@ def _error_norms(inputs: Inputs) -> Any:
 
 def _scores(inputs: Inputs) -> Any:
     if inputs.scores is not None:
-        return inputs.scores
+        return as_floats("select()", "scores", inputs.scores, ndim=(1,))
     norms = _error_norms(inputs)
     if norms is None:
         return None
@@ -168,7 +180,7 @@ _FINDERS: dict[str, Callable[[Inputs], Any]] = {
     "probabilities": _probabilities,
     "labels": _labels,
     "gradients": _gradients,
-    "vectors": _vectors,
+    GRADIENTS_OR_FEATURES: _vectors,
     "gradient_norms": _gradient_norms,
     "error_norms": _error_norms,
     "scores": _scores,
@@ -184,7 +196,7 @@ WAYS = {
     "probabilities": "probabilities=… or logits=…",
     "labels": "labels=…",
     "gradients": "gradients=…, or features=…, logits=… and labels=… for those of the last layer",
-    "vectors": "gradients=…, or features=…, logits=… and labels=… for those of the last layer, or only features=…",
+    GRADIENTS_OR_FEATURES: "gradients=…, or features=…, logits=… and labels=… for those of the last layer, or only features=…",
     "gradient_norms": "gradient_norms=…, gradients=…, or features=…, logits=… and labels=…",
     "error_norms": "error_norms=…, or probabilities=… (or logits=…) and labels=…",
     "scores": "scores=…, or probabilities=… (or logits=…) and labels=… for EL2N",

@@ -10,11 +10,12 @@ from typing import Any
 from infobatch.coresets.bilevel import glister
 from infobatch.coresets.boundary import cal, deepfool
 from infobatch.coresets.chance import random
-from infobatch.coresets.coverage import ccs
+from infobatch.coresets.coverage import ccs, usual_beta
 from infobatch.coresets.dynamics import dyn_unc, forgetting
 from infobatch.coresets.error_norms import el2n, grand
 from infobatch.coresets.geometry import contextual_diversity, herding, k_center
 from infobatch.coresets.influence import dp, influence
+from infobatch.coresets.inputs import GRADIENTS_OR_FEATURES
 from infobatch.coresets.quantization import dataset_quantization
 from infobatch.coresets.submodular import craig, facility_location, graph_cut
 from infobatch.coresets.uncertainty import entropy, least_confidence, margin
@@ -27,6 +28,7 @@ class Method:
     Where ``ranks`` is true, the function returns one score per sample, the higher the more wanted. Else
     it takes ``k`` and returns the chosen samples, or these and their weights. Where ``counts`` is true,
     it takes nothing but the number of samples. ``validates`` names the inputs of its validation set.
+    ``defaults(k, count)`` are settings that depend on the share of all samples, and are then the same in each class.
     """
 
     function: Callable[..., Any]
@@ -34,6 +36,7 @@ class Method:
     ranks: bool = False
     counts: bool = False
     validates: tuple[str, ...] = ()
+    defaults: Callable[[int, int], dict[str, Any]] = lambda k, count: {}
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -66,12 +69,12 @@ METHODS: dict[str, Method] = {
     "el2n": Method(el2n, ("error_norms",), ranks=True),
     "deepfool": Method(deepfool, ("model", "data"), ranks=True),
     "cal": Method(cal, ("features", "probabilities"), ranks=True),
-    "craig": Method(craig, ("vectors",)),
+    "craig": Method(craig, (GRADIENTS_OR_FEATURES,)),
     "glister": Method(
         glister, ("features", "logits", "labels"), validates=("features", "logits", "labels")
     ),
-    "graph_cut": Method(graph_cut, ("vectors",)),
-    "facility_location": Method(facility_location, ("vectors",)),
+    "graph_cut": Method(graph_cut, (GRADIENTS_OR_FEATURES,)),
+    "facility_location": Method(facility_location, (GRADIENTS_OR_FEATURES,)),
     "influence": Method(
         influence,
         ("features", "probabilities", "labels"),
@@ -80,7 +83,7 @@ METHODS: dict[str, Method] = {
     ),
     "dp": Method(dp, ("features", "probabilities", "labels")),
     "dyn_unc": Method(dyn_unc, ("label_probabilities",), ranks=True),
-    "ccs": Method(ccs, ("scores",)),
+    "ccs": Method(ccs, ("scores",), defaults=lambda k, count: {"beta": usual_beta(k, count)}),
     "dataset_quantization": Method(dataset_quantization, ("features",)),
 }
 

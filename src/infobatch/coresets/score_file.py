@@ -51,7 +51,7 @@ def select_from_scores(
     if classes is not None:
         shared["labels"] = np.asarray(classes).astype(np.int64)
     if method == "random":
-        return select(method, **{"labels": np.zeros(len(table[INDEX]), np.int64), **shared})
+        return select(method, scores=np.zeros(len(table[INDEX])), **shared)  # says how many
     scores = _column(call, table, method, column)
     if method == "ccs":
         return select(method, scores=scores, **shared)

@@ -70,7 +70,8 @@ def craig(vectors: Array | Vectors, k: int) -> tuple[Indices, Weights]:
 
 def _cluster_sizes(closeness: Similarity, count: int, chosen: Indices) -> Weights:
     """How many samples are nearest to each chosen one; a chosen sample counts for itself."""
-    nearest, best = torch.zeros(count, dtype=torch.int64), torch.full((count,), -torch.inf)
+    nearest = torch.zeros(count, dtype=torch.int64)
+    best = torch.full((count,), -torch.inf, dtype=torch.float64)
     for block in blocks(len(chosen)):
         values, places = closeness(torch.from_numpy(chosen)[block]).cpu().max(0)
         nearer = values > best

@@ -26,6 +26,14 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def number_from(name: str, value: int, least: int, most: int | None = None) -> int:
+    """Return an option's value if it is in the range, or refuse it."""
+    if value < least or (most is not None and value > most):
+        limits = f">= {least}" if most is None else f"from {least} to {most:,}"
+        raise ValueError(f"{name}={value} must be an integer {limits}.")
+    return value
+
+
 def value_of(text: str) -> Any:
     """A number, a tuple, a truth value; anything else is a text."""
     try:

@@ -169,8 +169,10 @@ def _from_scores(request: Request) -> Found:
     assert request.scores is not None
     task, data, labels = None, None, None
     if request.task is not None:
-        task = load_task(request.task, data=request.data, options=request.recipe_options)
-        data, _ = data_of(task, settings_of(task, arm="full", seed=0))
+        task = load_task(
+            request.task, data=request.data, smoke=request.smoke, options=request.recipe_options
+        )
+        data, _ = data_of(task, settings_of(task, arm="full", seed=0, smoke=request.smoke))
         labels = None if task.labels is None else task.labels(data)
     chosen = select_from_scores(
         request.scores,

@@ -213,7 +213,7 @@ def test_missing_data_say_how_to_get_them(name, folder, monkeypatch):
         (
             "fashion",
             {"colour": "red"},
-            "Recipe 'fashion' has no option 'colour'. Expected one of optimizer, mix, score.",
+            "Recipe 'fashion' has no option 'colour'. Expected one of optimizer, mix, score, epochs.",
         ),
         (
             "diffusion",
@@ -279,8 +279,12 @@ def test_cifar10_networks_and_sizes(network, parameters):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("cifar10", {"images": "0"}, "images=0, expected a number from 1 to 50000."),
-        ("cifar10", {"images": "50001"}, "images=50001, expected a number from 1 to 50000."),
+        ("cifar10", {"images": "0"}, "images=0 must be an integer from 1 to 50,000."),
+        ("cifar10", {"images": "50001"}, "images=50001 must be an integer from 1 to 50,000."),
+        ("cifar10", {"epochs": "0"}, "epochs=0 must be an integer >= 1."),
+        ("mae", {"images": "20001"}, "images=20001 must be an integer from 1 to 20,000."),
+        ("diffusion", {"images": "12001"}, "images=12001 must be an integer from 1 to 12,000."),
+        ("camvid", {"scale": "5"}, "scale=5 must be an integer from 1 to 4."),
         ("cifar10", {"network": "vgg"}, "network='vgg' is not one of resnet, small_resnet, vit."),
         ("covertype", {"rows": "-1"}, "rows=-1, expected a number of rows, or 0 for all."),
     ],
@@ -288,6 +292,38 @@ def test_cifar10_networks_and_sizes(network, parameters):
 def test_sizes_that_do_not_exist(name, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         load_recipe(name, data=DATA, options=options)
+
+
+@needs_data("mae")
+@pytest.mark.parametrize("name", ["mae", "diffusion"])
+def test_fewer_images(name):
+    train, test = load_recipe(name, data=DATA, options={"images": "300", "epochs": "5"}).data()
+    everything, same = load_recipe(name, data=DATA).data()
+    assert len(train) == 300
+    assert torch.equal(train.tensors[0], everything.tensors[0][:300])
+    assert torch.equal(test.tensors[0], same.tensors[0])
+
+
+@needs_data("mae")
+def test_the_probe_has_images_of_its_own_however_many_are_trained_on():
+    recipe = load_recipe("mae", data=DATA, options={"images": "300"})
+    recipe.data()
+    whole = load_recipe("mae", data=DATA)
+    train, _ = whole.data()
+    assert torch.equal(recipe.probe_train.tensors[0][:100], train.tensors[0][300:400])
+
+
+@needs_data("camvid")
+def test_smaller_scenes():
+    (whole, _), (half, _) = (
+        load_recipe("camvid", data=DATA, smoke=True, options=options).data()
+        for options in ({}, {"scale": "2"})
+    )
+    images, masks = half.tensors
+    assert images.shape[2:] == masks.shape[1:] == (90, 120)
+    assert masks.equal(whole.tensors[1][:, ::2, ::2])
+    block = whole.tensors[0][0, :, 10:12, 20:22].float().mean((1, 2))
+    assert (images[0, :, 5, 10] - block).abs().max() <= 0.5
 
 
 @needs_data("covertype")

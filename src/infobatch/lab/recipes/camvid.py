@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from infobatch import PerSample, scoring
 from infobatch.lab.datasets.readers import CamVid
 from infobatch.lab.datasets.tensors import Tensors
+from infobatch.lab.options import number_from
 from infobatch.lab.recipes.evaluation import batches, only_looking
 
 NUM_CLASSES, VOID = 11, 11
@@ -30,12 +31,16 @@ class Recipe:
     """Pixel-wise cross-entropy of two heads, AdamW; mean intersection over union on the test split.
 
     A sample is ``(image, mask)``, both uint8.
+
+    Options:
+        scale: divide height and width by this; masks keep every ``scale``-th pixel.
     """
 
     folder: Path | None = None
     smoke: bool = False
+    scale: int = 1
+    epochs: int = 30
 
-    epochs = 30
     batch_size = 8
     learning_rate = 4e-3
     evaluate_every = 5
@@ -44,13 +49,21 @@ class Recipe:
     margin = 1.0
 
     def __post_init__(self) -> None:
+        number_from("scale", self.scale, 1, 4)
+        number_from("epochs", self.epochs, 1)
         self.source = CamVid(self.folder)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
         """367 scenes to train, 233 to test."""
         count = NUM_SMOKE if self.smoke else None
-        train, test = self.source.split("train", count), self.source.split("test", count)
-        return Tensors(*map(torch.from_numpy, train)), Tensors(*map(torch.from_numpy, test))
+        return self._scenes("train", count), self._scenes("test", count)
+
+    def _scenes(self, split: str, count: int | None) -> Tensors:
+        images, masks = map(torch.from_numpy, self.source.split(split, count))
+        if self.scale > 1:
+            images = functional.avg_pool2d(images.float(), self.scale).round().to(images.dtype)
+            masks = masks[:, :: self.scale, :: self.scale].contiguous()
+        return Tensors(images, masks)
 
     def model(self) -> nn.Module:
         """An encoder of three sizes and a decoder with skip connections."""

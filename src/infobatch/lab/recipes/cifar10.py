@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from infobatch.lab.datasets.readers import cifar10
 from infobatch.lab.datasets.tensors import Tensors
-from infobatch.lab.options import one_of
+from infobatch.lab.options import number_from, one_of
 from infobatch.lab.recipes.augmentation import shifted_and_flipped
 from infobatch.lab.recipes.image_classification import ImageClassification
 from infobatch.lab.recipes.image_networks import NETWORKS
@@ -58,8 +58,8 @@ class Recipe(ImageClassification):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("network", self.network, tuple(NETWORKS))
-        if not 1 <= self.num_images <= NUM_TRAIN:
-            raise ValueError(f"images={self.num_images}, expected a number from 1 to {NUM_TRAIN}.")
+        number_from("images", self.num_images, 1, NUM_TRAIN)
+        number_from("epochs", self.epochs, 1)
         self.images = cifar10(self.folder, self.source)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:

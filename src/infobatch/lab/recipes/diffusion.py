@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from infobatch import PerSample, scoring
 from infobatch.lab.datasets import fashion
 from infobatch.lab.datasets.tensors import Tensors, column
-from infobatch.lab.options import one_of
+from infobatch.lab.options import number_from, one_of
 from infobatch.lab.recipes.denoising import NUM_TIMESTEPS, SIDE, Denoiser, denoiser_of, draw_images
 from infobatch.lab.recipes.evaluation import batches, only_looking
 from infobatch.lab.recipes.frechet import features_of, frechet_distance, train_classifier
@@ -38,14 +38,16 @@ class Recipe:
     Options:
         prediction: what the network predicts, by diffusers' names.
         min_snr: the gamma of min-SNR weights (5 in the paper); 0 leaves the loss unweighted.
+        images: how many images to train on, the first ones.
     """
 
     folder: Path | None = None
     smoke: bool = False
     prediction: str = "epsilon"
     min_snr: float = 0.0
+    num_images: int = field(default=fashion.NUM_TRAIN, metadata={"option": "images"})
+    epochs: int = 12
 
-    epochs = 12
     batch_size = 64
     learning_rate = 2e-3
     evaluate_every = 3
@@ -57,9 +59,11 @@ class Recipe:
         one_of("prediction", self.prediction, PREDICTIONS)
         if not 0 <= self.min_snr < float("inf"):
             raise ValueError(f"min_snr={self.min_snr}, expected a number >= 0; 0 turns it off.")
+        number_from("images", self.num_images, 1, fashion.NUM_TRAIN)
+        number_from("epochs", self.epochs, 1)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """12,000 images to train, 2,000 to test, from −1 to 1, halved, with a margin to 16 × 16."""
+        """12,000 images to train or as many as asked for, 2,000 to test, from −1 to 1, halved, with a margin to 16 × 16."""
         train_x, train_y, test_x, test_y = fashion.load()
         low, high = train_x.min(), train_x.max()
 
@@ -67,7 +71,8 @@ class Recipe:
             halved = functional.avg_pool2d((images - low) / (high - low) * 2 - 1, 2)
             return functional.pad(halved, [(SIDE - halved.shape[-1]) // 2] * 4, value=-1.0)
 
-        self.train = Tensors(rescaled(train_x), train_y)
+        count = self.num_images
+        self.train = Tensors(rescaled(train_x[:count]), train_y[:count])
         return self.train, Tensors(rescaled(test_x), test_y)
 
     def model(self) -> nn.Module:

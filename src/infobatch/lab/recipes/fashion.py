@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from infobatch.lab.datasets import fashion
 from infobatch.lab.datasets.tensors import Tensors
+from infobatch.lab.options import number_from
 from infobatch.lab.recipes.augmentation import shifted_and_flipped
 from infobatch.lab.recipes.image_classification import ImageClassification
 
@@ -27,12 +28,17 @@ WIDTH = 16
 
 @dataclass
 class Recipe(ImageClassification):
-    """A small CNN on images of half the size, SGD by default."""
+    """A small CNN on images of half the size, SGD by default; option ``epochs``."""
 
-    epochs = 40
+    epochs: int = 40
+
     evaluate_every = 10
     margin = 0.5
     class_names = fashion.CLASS_NAMES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number_from("epochs", self.epochs, 1)
 
     @property
     def learning_rate(self) -> float:

@@ -6,7 +6,7 @@ end, on images of its own: reading the features takes as long as an epoch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from transformers import ViTMAEConfig, ViTMAEForPreTraining
 from infobatch import PerSample, scoring
 from infobatch.lab.datasets.readers import cifar10
 from infobatch.lab.datasets.tensors import Tensors, column
+from infobatch.lab.options import number_from
 from infobatch.lab.recipes.cifar10 import CLASS_NAMES, standardised
 from infobatch.lab.recipes.evaluation import batches, only_looking
 from infobatch.lab.smoke import SMOKE_TRAIN
@@ -32,13 +33,17 @@ class Recipe:
     """A ViT of transformers, three quarters of the patches masked, normalised pixels, AdamW.
 
     A sample is ``(image, label)``; the labels are for the probe and the report alone.
+
+    Options:
+        images: how many images to train on, the first ones.
     """
 
     folder: Path | None = None
     smoke: bool = False
     source: str = "folder"
+    num_images: int = field(default=NUM_TRAIN, metadata={"option": "images"})
+    epochs: int = 20
 
-    epochs = 20
     batch_size = 128
     learning_rate = 2e-3
     evaluate_every = 10
@@ -49,15 +54,17 @@ class Recipe:
     class_names = CLASS_NAMES
 
     def __post_init__(self) -> None:
+        number_from("images", self.num_images, 1, NUM_TRAIN)
+        number_from("epochs", self.epochs, 1)
         self.images = cifar10(self.folder, self.source)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """The first 20,000 images to train, the first 5,000 test images to measure.
+        """The first 20,000 images to train or as many as asked for, the first 5,000 test images to measure.
 
         The probe is fitted to the 10,000 training images after those: whatever a run holds out of its
         training set to measure on, the probe has not seen it.
         """
-        count = SMOKE_TRAIN if self.smoke else NUM_TRAIN
+        count = SMOKE_TRAIN if self.smoke else self.num_images
         probe_count = SMOKE_TRAIN if self.smoke else NUM_PROBE
         images, labels = map(torch.from_numpy, self.images.train(count + probe_count))
         test_x, test_y = map(torch.from_numpy, self.images.test())

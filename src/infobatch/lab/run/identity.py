@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ def hash_of_task(task: str) -> str | None:
 def hash_of(path: Path) -> str:
     """What tells two texts of a file apart. What the file imports is not looked at."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def hash_of_settings(settings: Mapping[str, Any]) -> str:
+    """What tells two settings apart, short enough for the name of a file."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def what_differs(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

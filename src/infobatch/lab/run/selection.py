@@ -8,6 +8,7 @@ several methods share one proxy. What all of it has cost is counted in full in e
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -24,7 +25,7 @@ from infobatch import coresets
 from infobatch.files import write_atomically
 from infobatch.lab.run.coreset_spec import CoresetSpec
 from infobatch.lab.run.data import to_device
-from infobatch.lab.run.identity import what_differs
+from infobatch.lab.run.identity import hash_of_settings, what_differs
 from infobatch.lab.run.result import Costs
 from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.settings import RunSettings
@@ -51,7 +52,7 @@ class Selection:
         text = self.spec.text
         name = "".join(letter if letter.isalnum() or letter in ".=@-" else "_" for letter in text)
         path = self.folder / f"{name}-{self._place}.npz"
-        with _alone(self.folder / "lock"):
+        with _alone(self.folder / f"{self._proxy_name}.lock"):  # all that choose by one proxy
             if path.exists():
                 return _read(path, self._identity())
             try:
@@ -60,6 +61,23 @@ class Selection:
                 raise TaskError(f"{self.task.name}, {text}: {error}") from error
             _write(path, coreset, self._identity())
         return coreset
+
+    @property
+    def _proxy_epochs(self) -> tuple[int, int]:
+        """How long the proxy is trained, and the epoch after which early scores are taken."""
+        early = max(1, round(self.settings.epochs / 20))
+        if self.spec.method in EARLY:
+            epochs = self.spec.proxy_epochs or early
+            return epochs, epochs
+        epochs = self.spec.proxy_epochs or max(2, round(self.settings.epochs / 5))
+        return epochs, min(early, epochs)
+
+    @property
+    def _proxy_name(self) -> str:
+        """The proxy's file without its ending: the same for all subsets that are chosen by it."""
+        epochs, early = self._proxy_epochs
+        settings = hash_of_settings({**self._identity(), "early_epochs": early})
+        return f"proxy-{epochs}-{self.spec.networks}-{self._place}-{settings}"
 
     @property
     def _place(self) -> str:
@@ -83,7 +101,7 @@ class Selection:
                 )
             inputs = self._proxy(labels)
         if spec.method == "deepfool":
-            inputs = inputs.updated({"data": _as_the_model_sees_it(task, inputs)})
+            inputs = _as_the_model_sees_it(task, inputs)
         return coresets.select(
             spec.method,
             fraction=spec.fraction,
@@ -96,9 +114,7 @@ class Selection:
     def _proxy(self, labels: Sequence[int]) -> coresets.Inputs:
         task, spec = self.task, self.spec
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        early = max(1, round(self.settings.epochs / 20))
-        usual = early if spec.method in EARLY else max(2, round(self.settings.epochs / 5))
-        epochs = spec.proxy_epochs or usual
+        epochs, early = self._proxy_epochs
 
         def schedule(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
             return cast(LRScheduler, EndingSchedule(task.schedule(optimizer, steps), steps))
@@ -108,7 +124,7 @@ class Selection:
             self.data,
             epochs=epochs,
             networks=spec.networks,
-            early_epochs=epochs if spec.method in EARLY else min(early, epochs),
+            early_epochs=early,
             batch_size=self.settings.batch_size,
             labels=labels,
             losses=lambda model, batch: task.losses(model, to_device(batch, device)),
@@ -119,15 +135,16 @@ class Selection:
             collate=task.collate,
             num_workers=task.num_workers,
             seed=self.settings.seed,
-            checkpoint=self.folder / f"proxy-{epochs}-{spec.networks}-{self._place}.pt",
+            checkpoint=self.folder / f"{self._proxy_name}.pt",
             progress=self.progress,
         )
 
 
-def _as_the_model_sees_it(task: Task, inputs: coresets.Inputs) -> Dataset[Any]:
-    """The samples as the task's evaluation hands them to the model."""
+def _as_the_model_sees_it(task: Task, inputs: coresets.Inputs) -> coresets.Inputs:
+    """The samples as the task's evaluation hands them to the model, for which it looks at all once more."""
     assert inputs.model is not None
     assert inputs.data is not None
+    began, cpu = time.perf_counter(), time.process_time()
     seen: list[torch.Tensor] = []
 
     def note(_: nn.Module, given: tuple[Any, ...]) -> None:
@@ -138,7 +155,10 @@ def _as_the_model_sees_it(task: Task, inputs: coresets.Inputs) -> Dataset[Any]:
         task.evaluate(inputs.model, inputs.data)
     finally:
         hook.remove()
-    return TensorDataset(torch.cat(seen))
+    data = TensorDataset(torch.cat(seen))
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+    spent = coresets.Cost(seconds, samples_forwarded=len(data), cpu_seconds=cpu_seconds)
+    return inputs.updated({"data": data, "cost": inputs.cost + spent})
 
 
 # Files.
@@ -196,11 +216,11 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def charge(costs: Costs, spent: coresets.Cost) -> None:
-    """Count the selection into a run's costs."""
-    costs.samples_forwarded += spent.samples_forwarded
+    """Count the selection into a run's costs, in passes of a training."""
+    costs.samples_forwarded += spent.passes
     costs.samples_backpropagated += spent.samples_backpropagated
     costs.seconds += spent.seconds
     if costs.cpu_seconds is not None:
         costs.cpu_seconds += spent.cpu_seconds
     costs.selection_seconds += spent.seconds
-    costs.selection_passes += spent.samples_forwarded
+    costs.selection_passes += spent.passes
