@@ -2,9 +2,16 @@
 
 from importlib.util import find_spec
 
+import hypothesis
 import pytest
 import torch
 from hypothesis import settings
+
+# Examples may take as long as they need: on a busy machine the default deadline of 200 ms fails.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 collect_ignore = ["support"]  # helpers; the lab imports one of them as it does a user's file
 # timm needs torchvision, whose presence would change what other packages here do: both live in a

@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,13 +11,16 @@ from contextlib import suppress
 
 import pytest
 import torch
+import typer
 from accelerate import Accelerator
 from PIL import Image
-from torch import nn
+from torch import distributed, nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
 from document_examples import ROOT, examples, surroundings
+from infobatch.lab.cli import app
 from tiny_models import arguments, bert, classified
 
 
@@ -236,6 +240,61 @@ def test_accelerate_page(tmp_path, capsys):
     exec(compile(block, "accelerate.md", "exec"), namespace)
     assert re.match(r"Saved \d+\.\d% of 1,200 sample passes", capsys.readouterr().out)
     assert namespace["schedule"].last_epoch == 3 * 7
+
+
+def test_distributed_page(tmp_path, monkeypatch):
+    """The first and last block in a process group of one, the mesh as rank 3 of a job of 8."""
+    whole, mesh, checkpoint = examples("docs/distributed.md")
+    namespace = surroundings(tmp_path)
+    namespace |= {"DataLoader": DataLoader, "per_rank": 64, "folder": tmp_path / "saved"}
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    try:
+        exec(compile(whole, "distributed.md", "exec"), namespace)
+        for x, y in namespace["loader"]:
+            namespace["train_data"].update(namespace["criterion"](namespace["model"](x), y))
+        exec(compile(checkpoint, "distributed.md", "exec"), namespace)
+        assert list((tmp_path / "saved").glob("*.distcp"))
+        distributed.destroy_process_group()
+        distributed.init_process_group("fake", store=FakeStore(), rank=3, world_size=8)
+        exec(compile(mesh.replace('"cuda"', '"cpu"'), "distributed.md", "exec"), namespace)
+        assert len(namespace["train_data"].sampler) == 100, "two ranks share a batch"
+    finally:
+        distributed.destroy_process_group()
+
+
+def commands():
+    """Every `infobatch` command of the README and the docs, with the page that it is on."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text()
+        blocks = re.findall(r"(?ms)^```(\w*)\n(.*?)^```", text)
+        shell = "\n".join(block for language, block in blocks if language in ("", "sh"))
+        fenced = re.findall(r"(?m)^infobatch .*$", shell)
+        inline = re.findall(r"`(infobatch [a-z][^`|…]*)`", text)
+        for command in [*fenced, *inline]:
+            yield page.name, shlex.split(command.replace("\n", " "), comments=True)[1:]
+
+
+def test_commands_on_pages_can_be_parsed():
+    """Each has the name, the arguments and the options of a command."""
+    program = typer.main.get_command(app)
+    seen = 0
+    for page, (name, *words) in commands():
+        assert name in program.commands, f"{page} has infobatch {name}"
+        if words:  # prose may name a command alone
+            program.commands[name].make_context(name, list(words))
+        seen += 1
+    assert seen > 25
+
+
+def test_no_page_with_python_escapes():
+    """Each is named by a test, which runs its blocks."""
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        if examples(page.relative_to(ROOT)):
+            assert page.name in tests, f"no test runs {page.name}"
 
 
 @pytest.mark.parametrize(

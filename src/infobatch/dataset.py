@@ -141,8 +141,8 @@ class InfoBatch(Dataset[Any]):
         for name in ("prune", "no_prune"):
             if hasattr(cls, name):  # also from another base class
                 raise TypeError(
-                    f"{cls.__name__} overrides {name}(), which InfoBatch does not call. To prune by a "
-                    "rule of your own pass InfoBatch(…, policy=…) an object with a method "
+                    f"{cls.__name__} overrides {name}(), which InfoBatch does not call. To prune by "
+                    "your own rule, pass InfoBatch(…, policy=…) an object with a method "
                     "strata(samples); see docs/policies.md."
                 )
 

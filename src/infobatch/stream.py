@@ -96,7 +96,7 @@ class StreamPruner:
         self.keep = _share("keep", keep, "the share of the samples to train on", least=0)
         if keep <= floor:
             raise ValueError(
-                f"StreamPruner(keep={keep}, floor={floor}): expected a floor below keep, for every "
+                f"StreamPruner(keep={keep}, floor={floor}): expected a floor below keep: every "
                 "sample is kept with at least that probability."
             )
         if max_noise is not None and not (isinstance(max_noise, int | float) and max_noise > 0):

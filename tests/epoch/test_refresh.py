@@ -173,15 +173,15 @@ def trained_by(name, *, refresh, epochs=10):
 def test_a_rule_that_relies_on_it_and_never_gets_it_says_so_once(name):
     with pytest.warns(UserWarning, match=r"refresh\(\) was not called") as raised:
         pruner = trained_by(name, refresh=False)
-    told = [str(warning.message) for warning in raised if "refresh()" in str(warning.message)]
+    messages = [str(warning.message) for warning in raised if "refresh()" in str(warning.message)]
     pruned = [epoch for epoch in pruner.savings.epochs if epoch.planned < epoch.full]
     assert len(pruned) > 2, "or once says little"
     first = pruned[0]
-    assert told == [
+    assert messages == [
         f"refresh() was not called after epoch {first.epoch}, which left out "
-        f"{first.full - first.planned} of 60 samples. {pruner.policy!r} expects them to be forwarded "
-        "without gradients when an epoch ends; otherwise their scores stay old, and samples that "
-        "were left out may never return. After each epoch, compute the losses of the samples in "
+        f"{first.full - first.planned} of 60 samples. {pruner.policy!r} expects a forward pass "
+        "over them, without gradients, at the end of an epoch; otherwise their scores stay old, and "
+        "samples that were left out may never return. After each epoch, compute the losses of the samples in "
         "left_out under torch.no_grad() and call refresh(losses, index); docs/policies.md has the "
         "loop."
     ]

@@ -36,7 +36,7 @@ def test_a_recipe(tmp_path):
     assert (weights == 1).all()
     page = out.with_suffix(".html").read_text()
     assert page.count("<img src=") == 24
-    assert "Some that were left out, drawn at random" in page
+    assert "A random draw of those that were left out" in page
     assert "ankle boot" in page
     assert "<script" not in page
     assert not re.search(r'(?:src|href)="http', page)
@@ -48,7 +48,7 @@ def test_several_methods_share_one_proxy_and_one_choice_is_made_once(tmp_path):
     folder = tmp_path / "selections-fashion-smoke"
     (proxy,) = folder.glob("proxy*.pt")
     page = (tmp_path / "margin.html").read_text()
-    assert "The least wanted" in page
+    assert "The least important" in page
     proxy.unlink()
     before, _ = coresets.load_indices(tmp_path / "margin.npz")
     select("margin", "fashion", "--smoke", "--out", tmp_path / "margin.npz")

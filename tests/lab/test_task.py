@@ -46,7 +46,7 @@ def test_a_file_of_ones_own():
         ),
         ("margin = 0.5", "margin = 0", "margin = 0, expected a number above 0."),
         ("epochs = 8", "epochs = 0.5", "epochs = 0.5, expected an integer >= 1."),
-        ('metric = "accuracy"', "metric = 3", "metric = 3, expected its name, a text."),
+        ('metric = "accuracy"', "metric = 3", "metric = 3, expected its name, a string."),
     ],
 )
 def test_what_a_task_must_say(tmp_path, old, new, message):

@@ -278,7 +278,7 @@ def test_a_file_that_somebody_else_wrote(tmp_path, suffix):
         with pytest.raises(
             ValueError,
             match=rf"has scores for the samples {index[0]} to {index[1]}, expected 0 to 4\. Scores "
-            r"belong to samples: use the file of the same data\.",
+            r"belong to samples: use a file from the same data\.",
         ):
             infobatch.Pruner(5, EPOCHS, initial_scores=path)
 

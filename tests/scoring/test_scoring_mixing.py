@@ -138,7 +138,7 @@ def test_each_weight_meets_the_terms_of_its_own_label():
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"partners": torch.tensor([0, 0, 1])}, ValueError, r"no permutation of 0 to 2"),
+        ({"partners": torch.tensor([0, 0, 1])}, ValueError, r"not a permutation of 0 to 2"),
         ({"partners": torch.tensor([0, 1])}, ValueError, r"partners of shape \(2,\), expected \(3"),
         ({"partners": torch.zeros(3)}, TypeError, r"partners of torch.float32, expected integers"),
         ({"lam": 1.5}, ValueError, r"got lam=1.5, expected a number from 0.0 to 1.0"),

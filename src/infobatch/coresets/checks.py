@@ -27,7 +27,7 @@ def as_floats(call: str, name: str, value: Array, *, ndim: tuple[int, ...]) -> t
         place = tuple((~finite).nonzero()[0].tolist())
         raise ValueError(
             f"{call} got {name} with NaN or infinite values, the first at {list(place)}. Expected finite "
-            "numbers: a sample without them cannot be ranked. Leave it out, or repair what made it."
+            "numbers: a sample without them cannot be ranked. Leave it out, or fix what produced it."
         )
     return values
 

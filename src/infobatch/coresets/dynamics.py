@@ -56,7 +56,7 @@ def dyn_unc(label_probabilities: Array, *, window: int | None = None) -> torch.T
     if bool(values.isnan().any()):
         raise ValueError(
             f"{call} got a history in which some samples were not visited in some epochs, expected a "
-            "probability for each. Use that of a training on all data."
+            "probability for each. Use the history of a training run on all data."
         )
     windows = values.unfold(0, length, 1)  # (windows, samples, length)
     return windows.std(2, correction=0).mean(0)

@@ -38,7 +38,7 @@ def _rows(parts: list[torch.Tensor], count: int) -> torch.Tensor:
         raise ValueError(
             f"proxy() saw values of shape {tuple(rows.shape)} at the last linear layer for {count} samples, "
             "expected one row per sample. A proxy is for classification; if the logits come from another "
-            "layer, name it by head=…."
+            "layer, name it with head=…."
         )
     return rows
 
@@ -71,7 +71,7 @@ def find_head(model: nn.Module, head: str | None) -> nn.Module:
     linear = [module for module in modules.values() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError(
-            "proxy() got a model without a linear layer, whose input are the features. Name the layer "
-            "that returns the logits by head=…."
+            "proxy() got a model without a linear layer, whose input would be the features. Name the "
+            "layer that returns the logits with head=…."
         )
     return linear[-1]

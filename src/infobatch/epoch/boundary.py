@@ -100,8 +100,8 @@ def warn_of_old_scores(planner: Planner, epoch: int, last: EpochPasses | None) -
         return False
     warnings.warn(
         f"refresh() was not called after epoch {last.epoch}, which left out {last.full - last.planned:,} "
-        f"of {last.full:,} samples. {policy!r} expects them to be forwarded without gradients when an "
-        "epoch ends; otherwise their scores stay old, and samples that were left out may never "
+        f"of {last.full:,} samples. {policy!r} expects a forward pass over them, without gradients, at the "
+        "end of an epoch; otherwise their scores stay old, and samples that were left out may never "
         "return. After each epoch, compute the losses of the samples in left_out under "
         "torch.no_grad() and call refresh(losses, index); docs/policies.md has the loop.",
         stacklevel=2,

@@ -145,7 +145,7 @@ class Course:
         if run.ranks.global_order and not by_index:
             raise RuntimeError(
                 f"{call} got no index=, but with {run.ranks.world_size} ranks and global_order the "
-                "loader shards the batches itself, and only the batch tells which samples it has. "
+                "loader shards the batches itself, so only the batch itself can say which samples it has. "
                 "Expected the index in the batch: Pruner, Indexed, with_index, and "
                 "update(losses, index=index)."
             )

@@ -19,7 +19,7 @@ def check_claim(call: str, count: int, updated: int, walk: Walk) -> None:
         raise RuntimeError(
             f"{call} got {count} samples, but only {waiting} that the sampler issued are waiting for "
             "an update. Expected one update for each batch, of the loader that was built with this "
-            "sampler. For a second forward of the same batch use reweight()."
+            "sampler. For a second forward pass on the same batch, use reweight()."
         )
     most = walk.most_waiting(updated)
     if waiting > most and call != "skip()":  # skip() is how a user corrects it
@@ -39,7 +39,7 @@ def refuse_endless(before: Walk | None, walk: Walk, epoch: int) -> None:
         raise RuntimeError(
             f"The loader took all of epoch {epoch} and began the next one within the "
             "same iteration, as loaders with an infinite sampler do, so its epochs and the pruned "
-            "ones would go out of step. Expected a loader that is iterated again for each epoch, "
+            "ones would get out of step. Expected a loader that is iterated again for each epoch, "
             "such as torch's DataLoader; persistent_workers=True keeps its workers alive."
         )
 

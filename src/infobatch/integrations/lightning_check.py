@@ -61,7 +61,7 @@ def _check_trainer(trainer: Any) -> None:
     names = ", ".join(type(callback).__name__ for callback in trainer.callbacks) or "none"
     raise RuntimeError(
         "Trainer.fit() got a train loader with the sampler of an InfoBatch, but no InfoBatchCallback "
-        f"(callbacks: {names}). Lightning would take every epoch for a whole one: no validation after "
+        f"(callbacks: {names}). Lightning would treat every epoch as a full one: no validation after "
         "pruned epochs, and with several processes the samples sharded twice. Pass "
         "Trainer(callbacks=[InfoBatchCallback(train_data)]), from infobatch.integrations.lightning."
     )

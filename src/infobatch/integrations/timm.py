@@ -145,7 +145,7 @@ def _unreduced(criterion: nn.Module) -> Losses:
     raise TypeError(
         f"per_sample() got {type(criterion).__name__}, expected nn.CrossEntropyLoss without class weights, or timm's "
         "LabelSmoothingCrossEntropy, SoftTargetCrossEntropy or BinaryCrossEntropy with the mean over "
-        "the batch. For another loss pass update() a 1-D tensor of your own, one loss per sample."
+        "the batch. For another loss, pass update() a 1-D tensor with one loss per sample."
     )
 
 

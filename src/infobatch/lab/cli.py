@@ -18,7 +18,7 @@ from infobatch.lab.policy_list import policy_list
 from infobatch.lab.recipes.registry import NEEDS, RECIPES
 
 app = typer.Typer(
-    help="Train on less data, get the same model: try it, and see whether it holds on your task.",
+    help="Train on less data, get the same model: try it, and see whether it works on your task.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -51,7 +51,7 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Train on less data, get the same model: try it, and see whether it holds on your task."""
+    """Train on less data, get the same model: try it, and see whether it works on your task."""
 
 
 @app.command()
@@ -59,8 +59,8 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Where results go. [default: demo-output, or -smoke]")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds per arm and length.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per arm and length.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs to make at once.")] = 2,
     smoke: Annotated[bool, typer.Option(help="A few samples: does it work?")] = False,
 ) -> None:
     """Compare pruning rules on the embedded Fashion-MNIST.
@@ -86,11 +86,11 @@ def demo(
 
 @app.command()
 def compare(  # noqa: PLR0917 - a command line
-    task: Annotated[str, typer.Argument(help="A recipe's name, or a Python file of your own.")],
+    task: Annotated[str, typer.Argument(help="The name of a recipe, or your own Python file.")],
     arms: Annotated[
         str | None,
         typer.Option(
-            help="Which arms, with options: full,mean:ratio=0.6,my_rules.py:MyRule. "
+            help="The arms to compare, with options: full,mean:ratio=0.6,my_rules.py:MyRule. "
             "[default: full, random, infobatch, quantile, our noise budget; and short with --lengths 1]"
         ),
     ] = None,
@@ -107,7 +107,7 @@ def compare(  # noqa: PLR0917 - a command line
     learning_rates: Annotated[
         str | None,
         typer.Option(
-            help="A grid such as 0.03,0.1,0.3: the best for each arm, by a validation split."
+            help="A grid such as 0.03,0.1,0.3; each arm gets its best rate on validation splits."
         ),
     ] = None,
     rate_seeds: Annotated[
@@ -124,16 +124,16 @@ def compare(  # noqa: PLR0917 - a command line
         typer.Option(help=f"The folder with a recipe's data sets. [env: {DATA_VARIABLE}]"),
     ] = None,
     smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="How many runs to make at once.")] = 1,
     option: Annotated[
-        list[str] | None, typer.Option("--set", help="A recipe's option: name=value.")
+        list[str] | None, typer.Option("--set", help="An option of the recipe: name=value.")
     ] = None,
-    log: Annotated[str | None, typer.Option(help="Curves for tensorboard or wandb.")] = None,
+    log: Annotated[str | None, typer.Option(help="Write curves for tensorboard or wandb.")] = None,
 ) -> None:
     """Should you prune on this task, and how?
 
-    Trains the arms, and decides with an interval. Stop it at any time and run the same command to resume. More seeds, arms and lengths may be added to the
-    same folder.
+    Trains every arm, then decides, with an interval. Stop it at any time and run the same command to
+    resume. You can add more seeds, arms and lengths to the same folder later.
     """
     _commands().compare(
         task,
@@ -158,14 +158,15 @@ def select(  # noqa: PLR0917 - a command line
         str, typer.Argument(help="How to choose: k_center, el2n, forgetting, random, …")
     ],
     task: Annotated[
-        str | None, typer.Argument(help="A recipe's name, or a Python file of your own.")
+        str | None, typer.Argument(help="The name of a recipe, or your own Python file.")
     ] = None,
     fraction: Annotated[float, typer.Option(help="The share of the samples to choose.")] = 0.3,
     scores: Annotated[
-        Path | None, typer.Option(help="Choose by a file that export_scores() wrote.")
+        Path | None, typer.Option(help="Choose by the scores in a file that export_scores() wrote.")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Which column of it. [default: that of the method's name]")
+        str | None,
+        typer.Option(help="The column to choose by. [default: the one named after the method]"),
     ] = None,
     out: Annotated[
         Path | None,
@@ -173,10 +174,10 @@ def select(  # noqa: PLR0917 - a command line
     ] = None,
     balanced: Annotated[
         bool | None,
-        typer.Option(help="The same share of each class. [default: where there are classes]"),
+        typer.Option(help="The same share of each class. [default: if there are classes]"),
     ] = None,
     networks: Annotated[
-        int, typer.Option(min=1, help="Networks that EL2N and GraNd average over.")
+        int, typer.Option(min=1, help="How many networks EL2N and GraNd average over.")
     ] = 1,
     proxy_epochs: Annotated[
         int | None,
@@ -184,10 +185,10 @@ def select(  # noqa: PLR0917 - a command line
     ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     option: Annotated[
-        list[str] | None, typer.Option("--option", help="A method's option: name=value.")
+        list[str] | None, typer.Option("--option", help="An option of the method: name=value.")
     ] = None,
     recipe: Annotated[
-        list[str] | None, typer.Option("--set", help="A recipe's option: name=value.")
+        list[str] | None, typer.Option("--set", help="An option of the recipe: name=value.")
     ] = None,
     data: Annotated[
         Path | None,
@@ -197,8 +198,8 @@ def select(  # noqa: PLR0917 - a command line
 ) -> None:
     """Choose a subset to train on.
 
-    By a proxy or by an exported file of scores. Writes the indices and weights, and a page with the most and least wanted samples. Stop it at any time and
-    run the same command to resume.
+    With a proxy, or from an exported file of scores. Writes the indices and weights, and a page with the
+    most and least important samples. Stop it at any time and run the same command to resume.
     """
     from infobatch.lab import select_command  # noqa: PLC0415 - brings torch, scipy and matplotlib
 
@@ -221,36 +222,37 @@ def select(  # noqa: PLR0917 - a command line
 
 
 def _folder(name: str, smoke: bool) -> Path:
-    """Where a comparison goes that names no folder: a smoke run must not be in the way of a real one."""
+    """The default folder of a comparison: smoke runs get their own, apart from the real ones."""
     return Path(f"{name}-smoke" if smoke else name)
 
 
 @app.command()
 def score(  # noqa: PLR0917 - a command line
-    task: Annotated[str, typer.Argument(help="A recipe's name, or a Python file of your own.")],
+    task: Annotated[str, typer.Argument(help="The name of a recipe, or your own Python file.")],
     out: Annotated[Path, typer.Option(help="The file of scores: .npz, .csv or .parquet.")] = Path(
         "scores.npz"
     ),
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Weights to score with. [default: those of model()]")
+        Path | None,
+        typer.Option(help="Weights to score with. [default: those that model() returns]"),
     ] = None,
     proxy: Annotated[
         bool, typer.Option(help="Score with the task's proxy(), not model().")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the model's initial weights.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the model's initial weights.")] = 0,
     data: Annotated[
         Path | None,
         typer.Option(help=f"The folder with a recipe's data sets. [env: {DATA_VARIABLE}]"),
     ] = None,
     smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
     option: Annotated[
-        list[str] | None, typer.Option("--set", help="A recipe's option: name=value.")
+        list[str] | None, typer.Option("--set", help="An option of the recipe: name=value.")
     ] = None,
 ) -> None:
-    """Score the training samples by a pass without gradients.
+    """Score the training samples in a pass without gradients.
 
-    For a first epoch that is pruned: use the file as initial_scores=, or in a comparison: --arms full,mean:scores=scores.npz, whose
-    cost then has that of the scoring in it.
+    So that the first epoch can be pruned: use the file as initial_scores=, or in a comparison:
+    --arms full,mean:scores=scores.npz. The cost of that arm then includes the cost of scoring.
     """
     _commands().score(
         task,
@@ -301,7 +303,7 @@ def policies() -> None:
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
-    """A name, then what is said of it on lines of its own: nothing is cut at any width."""
+    """A name, then each of its texts on a separate line: nothing is cut at any width."""
     for name, *texts in rows:
         typer.echo(name)
         for text in texts:

@@ -91,7 +91,7 @@ class Task:
             if not isinstance(value, int | float) or not value > 0 or not math.isfinite(value):
                 raise TaskError(f"{self.name}: {name} = {value!r}, expected a number above 0.")
         if not isinstance(self.metric, str) or not self.metric:
-            raise TaskError(f"{self.name}: metric = {self.metric!r}, expected its name, a text.")
+            raise TaskError(f"{self.name}: metric = {self.metric!r}, expected its name, a string.")
 
 
 def load_task(

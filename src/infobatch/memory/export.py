@@ -84,8 +84,8 @@ def _from_file(path: Path, num_samples: int) -> FloatArray:
     if len(index) and not (int(index.min()) >= 0 and int(index.max()) < num_samples):
         raise ValueError(
             f"initial_scores={str(path)!r} has scores for the samples {int(index.min())} to "
-            f"{int(index.max())}, expected 0 to {num_samples - 1}. Scores belong to samples: use the "
-            "file of the same data."
+            f"{int(index.max())}, expected 0 to {num_samples - 1}. Scores belong to samples: use a "
+            "file from the same data."
         )
     scores = np.full(num_samples, np.nan, np.float32)
     scores[index.astype(np.int64)] = known

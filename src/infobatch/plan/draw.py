@@ -179,13 +179,13 @@ def _correct_by_listing(
     needs = np.where(surplus > 0, 1, np.where(surplus < 0, 2, 0)).astype(np.uint8)
     if not needs.any():
         return
-    found = []
+    parts = []
     for start in range(0, len(labels), _BLOCK):
         dropped = (kept_labels[start : start + _BLOCK] == DROPPED).view(np.uint8)
         needed = needs.take(labels[start : start + _BLOCK], mode="clip")
         # A stratum that kept too many needs kept samples, one that kept too few dropped ones.
-        found.append(start + np.flatnonzero(needed == dropped + np.uint8(1)))
-    rows = np.concatenate(found)
+        parts.append(start + np.flatnonzero(needed == dropped + np.uint8(1)))
+    rows = np.concatenate(parts)
     rows = rows[np.argsort(labels[rows], kind="stable")]
     ends = np.cumsum(_counts(labels[rows], len(surplus) - 1))
     for label in np.flatnonzero(needs).tolist():

@@ -44,8 +44,8 @@ def strata_of_cells(
 
 def look_up(table: npt.NDArray[np.uint8], cells: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """``table[cells]``, a block at a time."""
-    found = np.empty(len(cells), np.uint8)
+    labels = np.empty(len(cells), np.uint8)
     for start in range(0, len(cells), _BLOCK):
         block = slice(start, start + _BLOCK)
-        np.take(table, cells[block], out=found[block], mode="clip")
-    return found
+        np.take(table, cells[block], out=labels[block], mode="clip")
+    return labels

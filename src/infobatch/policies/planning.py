@@ -44,9 +44,9 @@ class Planner:
     def _most_left_out(self) -> tuple[float, str]:
         """The largest share of an epoch's cost that a budget can ask for, and the reason."""
         most, why = MOST, ""
-        own = getattr(self.policy, "most", MOST)
-        if own < most:
-            most, why = own, f" by {self.policy!r}"
+        largest = getattr(self.policy, "most", MOST)
+        if largest < most:
+            most, why = largest, f" by {self.policy!r}"
         protected, cost = self.limits.protect_classes, self.limits.cost
         # With costs it may be the expensive samples of a class that are left out.
         if protected is not None and cost is None and 1 - protected < most:

@@ -115,9 +115,9 @@ def _probabilities(masses: Array, hardness: Array, budgets: Array) -> Array:
 
 def _present(classes: npt.NDArray[Any], number: int) -> int:
     """How many of the numbers are classes."""
-    found = np.zeros(number, np.bool_)
-    found[classes] = True
-    return int(np.count_nonzero(found))
+    is_class = np.zeros(number, np.bool_)
+    is_class[classes] = True
+    return int(np.count_nonzero(is_class))
 
 
 def _cells(

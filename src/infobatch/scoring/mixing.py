@@ -106,7 +106,7 @@ def _check_partners(
     # A look costs nothing on a CPU; elsewhere it would make every step wait for the device.
     if partners.device.type == "cpu" and partners.sort().values.tolist() != list(range(size)):
         raise ValueError(
-            f"{call} got partners that are no permutation of 0 to {size - 1}, expected each sample "
+            f"{call} got partners that are not a permutation of 0 to {size - 1}, expected each sample "
             "as a partner once: it is scored from the two images that it is in. Draw them with "
             "torch.randperm."
         )

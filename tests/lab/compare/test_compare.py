@@ -78,7 +78,7 @@ def test_a_comparison_leaves_results_report_and_a_table(compared):
     assert told.index(results["decision"]["sentence"]) < told.index(results["gate"]["text"])
     for verdict in results["verdicts"]:
         assert f"{verdict['arm']}: {verdict['outcome']['text']}" in told
-    assert "* short and random cost what infobatch did." in told
+    assert "* short and random have the same cost as infobatch." in told
     assert "A smoke run: it shows that everything works, and says nothing" in printed
     assert (out / "report.html").read_text().startswith("<!doctype html>")
     assert not list(out.rglob("*.tmp*"))

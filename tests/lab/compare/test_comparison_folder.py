@@ -150,7 +150,7 @@ def test_short_costs_what_one_leader_did_in_all_of_a_folder(tmp_path):
 
 def test_followers_need_their_leader_among_the_arms(finished):
     with pytest.raises(
-        ValueError, match=r"there is infobatch, whose cost short must have\. Add it"
+        ValueError, match=r"has runs of infobatch, whose cost short must match\. Add it"
     ):
         Comparison(str(TINY), parse_arms("full,quantile,short"), 2, finished)
 
@@ -373,4 +373,4 @@ def test_seeds_that_were_added_after_a_look_are_owned_up_to(finished, tmp_path):
     results = compare(out, "full,infobatch", 3)
     assert results["stated_seeds"] == [2, 3]
     assert "Seeds were added after results were seen (2, then 3)." in added_seeds(results)
-    assert "in 6–11% instead of 2.5%" in added_seeds(results)
+    assert "in 6–11% of comparisons instead of 2.5%" in added_seeds(results)

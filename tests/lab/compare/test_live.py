@@ -129,7 +129,7 @@ def test_a_control_says_whose_cost_it_has_beside_a_third_arm(comparison):
     assert "random*" not in text_of(results_table(results)), "infobatch is the only other one"
     results["arms"].append("quantile")
     assert "random*" in text_of(results_table(results))
-    assert "* random costs what infobatch did." in notes(results)
+    assert "* random has the same cost as infobatch." in notes(results)
 
 
 def test_a_verdict_that_changed_is_told(comparison):
@@ -169,8 +169,8 @@ def test_what_the_choice_of_rates_cost_and_how_it_was_made(comparison):
     line = grid_line(with_rates(results, {"full": 0.2}))
     assert line == (
         "Learning rates 0.1, 0.2, 0.4 were tried for every arm on a validation split, at 0.5 × the "
-        "epochs, with 3 seeds outside the comparison: 36 runs, 20% of all sample passes. The best "
-        "mean is taken; of rates within one standard error of it, the task's own (0.2), or else the "
+        "epochs, with 3 seeds outside the comparison: 36 runs, 20% of all sample passes. The rate "
+        "with the best mean is chosen; among rates within one standard error of it, the task's own (0.2), or else the "
         "one nearest to the middle of the grid."
     )
     line = grid_line(with_rates(results, {"full": 0.2}, seeds=1))
@@ -182,10 +182,10 @@ def test_a_rate_at_the_end_of_the_grid_is_pointed_out(comparison):
     results = json.loads((comparison / "results.json").read_text())
     ends = {"full": 0.4, "infobatch": 0.2, "random": 0.1}
     assert grid_line(with_rates(results, ends)).endswith(
-        "full, random are best at an end of the grid: a wider one may suit better."
+        "full, random are best at an end of the grid: a wider grid may do better."
     )
     tied = with_rates(results, {"full": 0.4}, behind=0.05)
-    assert "end of the grid" not in grid_line(tied), "it was taken to resolve a tie"
+    assert "end of the grid" not in grid_line(tied), "it was chosen to break a tie"
 
 
 def test_advice_to_add_seeds_says_that_it_is_a_stopping_rule(comparison):

@@ -375,8 +375,8 @@ def test_answers_count_for_themselves(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"count": "-1"}, "count=-1 is not a whole number from 0 (the usual one) on."),
-        ({"epochs": "-2"}, "epochs=-2 is not a whole number from 0 (the usual one) on."),
+        ({"count": "-1"}, "count=-1, expected an integer >= 0; 0 is the default."),
+        ({"epochs": "-2"}, "epochs=-2, expected an integer >= 0; 0 is the default."),
         ({"count": "7474"}, "count=7474 is more than the 7,473 rows that there are."),
     ],
 )

@@ -83,7 +83,7 @@ def test_everything_is_there_in_order(comparison, page):
     for start in (
         "accuracy against sample passes: full at length 1 ",
         "accuracy against processor seconds of training: full at length 1 ",
-        "Difference to full data, where the margin is 0.5: infobatch ",
+        "Difference from full data, where the margin is 0.5: infobatch ",
         "kept share of the data by epoch: random ends at ",
         "threshold (score) by epoch: ",
         "Distribution of scores for infobatch: ",
@@ -180,13 +180,16 @@ def test_costs_are_those_of_the_runs(comparison, page):
     computed = np.mean([run["costs"]["cpu_seconds"] for run in runs])
     assert row[7] == f"{computed:,.1f}"
     assert row[9] == f"{memory:,.0f}"
-    assert "which hardly depends on what else the machine did" in page.text
+    assert "which hardly depends on what else the machine was doing" in page.text
 
 
 def test_where_processor_time_is_not_known_the_clocks_is_drawn(out):
     change(out, lambda results: results.update(compared_seconds="seconds"))
     shown = Page(write_report(out))
-    assert "by the clock, which depend on what else the machine did." in shown.text
+    assert (
+        "the wall-clock seconds of training, which depend on what else the machine was doing."
+        in shown.text
+    )
     assert any(one.startswith("accuracy against seconds of") for one in shown.all("aria-label"))
 
 
@@ -384,7 +387,7 @@ def test_odd_but_sound_input(out):
     page = Page(write_report(out))
     assert "lower is better" in page.text
     assert "Down is better, left is cheaper" in page.text
-    assert "an arm is worth using only below it" in page.text
+    assert "an arm is worth using only if it lies below that line" in page.text
     assert "Only the classes at both ends are shown" in page.text
     assert len(page.text) < 60_000, "long texts are cut"
     assert any(label.startswith("Distribution of scores") for label in page.all("aria-label"))

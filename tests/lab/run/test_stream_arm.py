@@ -206,7 +206,7 @@ def test_several_processes_are_refused(tmp_path):
         run._steps()
     assert str(error.value) == (
         "The arm stream:keep=0.5 was started on 2 processes, expected one: each would train on "
-        "another number of samples. Start it without torchrun."
+        "a different number of samples. Start it without torchrun."
     )
 
 

@@ -84,10 +84,10 @@ class Share:
         if shares.distance(loss, mean) > room and not self._trusted:
             raise RuntimeError(
                 f"compute_loss() got a loss of {got:.6g} for the first batch, but the losses of its "
-                f"samples make {by_items:.6g}. Expected a loss that is a mean over the samples or their "
-                "tokens, as transformers' own are. Possible causes: the model shifts the labels in a way "
-                "of its own (shifted by one position and not shifted were both tried), weights its "
-                f"classes, or adds an auxiliary loss. {WAY_OUT}; what the loss has beyond that (a "
+                f"samples give {by_items:.6g}. Expected a loss that is a mean over the samples or their "
+                "tokens, as transformers' own are. Possible causes: the model shifts the labels in "
+                "another way (shifted by one position and not shifted were both tried), weights its "
+                f"classes, or adds an auxiliary loss. {WAY_OUT}; any other term of the loss (a "
                 "router's auxiliary loss, for instance) is then trained on unscaled."
             )
         return abs(got - by_items) <= abs(got - by_batch)

@@ -34,7 +34,7 @@ class InfoBatchDPOMixin(PrunedEpochs):
         if mixed:
             raise ValueError(
                 f"InfoBatchDPOTrainer got loss_type={mixed[0]!r}, expected a loss that is a mean over "
-                "pairs: this one mixes the pairs of a batch, so that none has a weight of its own. "
+                "pairs: this one mixes the pairs of a batch, so no pair can have its own weight. "
                 "Train without pruning, or with another loss."
             )
 

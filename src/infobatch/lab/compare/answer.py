@@ -93,8 +93,8 @@ def matched_note(results: Results) -> str:
     matched = [arm for arm in results["arms"] if arm in (SHORT, RANDOM)]
     if not matched or not _has_third(results["arms"]):
         return ""
-    verb = "costs" if len(matched) == 1 else "cost"
-    return f"{' and '.join(matched)} {verb} what {results['leader']} did."
+    verb = "has" if len(matched) == 1 else "have"
+    return f"{' and '.join(matched)} {verb} the same cost as {results['leader']}."
 
 
 def matched_name(row: Summary, arms: Sequence[str]) -> str:
@@ -152,7 +152,7 @@ def _tie_rule(results: Results) -> str:
     if results["rate_seeds"] == 1:
         return "One seed cannot tell close rates apart, so the choice is partly luck."
     return (
-        "The best mean is taken; of rates within one standard error of it, the task's own "
+        "The rate with the best mean is chosen; among rates within one standard error of it, the task's own "
         f"({results['learning_rate']:g}), or else the one nearest to the middle of the grid."
     )
 
@@ -169,7 +169,7 @@ def _at_the_edge(results: Results) -> str:
     if not arms or len(ends) < 2:
         return ""
     verb = "is" if len(arms) == 1 else "are"
-    return f" {', '.join(arms)} {verb} best at an end of the grid: a wider one may suit better."
+    return f" {', '.join(arms)} {verb} best at an end of the grid: a wider grid may do better."
 
 
 def added_seeds(results: Results) -> str:
@@ -178,10 +178,10 @@ def added_seeds(results: Results) -> str:
     if len(stated) < 2 or results["most_seeds"] is not None:
         return ""
     return (
-        f"Seeds were added after results were seen ({', then '.join(map(str, stated))}). Stopping "
-        "once you like the answer is wrong more often than the level says, in "
-        f"{ERROR_WITHOUT_DESIGN} instead of 2.5%. State --most-seeds before the first run to look "
-        "as often as you like."
+        f"Seeds were added after results were seen ({', then '.join(map(str, stated))}). If you "
+        "stop once you like the answer, it is wrong more often than the level says: in "
+        f"{ERROR_WITHOUT_DESIGN} of comparisons instead of 2.5%. State --most-seeds before the first run to "
+        "look as often as you like."
     )
 
 

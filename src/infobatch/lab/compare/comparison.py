@@ -108,16 +108,16 @@ class Comparison:
         followers = [arm.name for arm in self.arms if arm.follows]
         if self.leader is not None and followers and self.leader.name not in asked:
             raise ValueError(
-                f"--arms got {','.join(asked)}, but in {self.out} there is {self.leader.name}, whose "
-                f"cost {' and '.join(followers)} must have. Add it to --arms: finished runs are not "
+                f"--arms got {','.join(asked)}, but {self.out} has runs of {self.leader.name}, whose "
+                f"cost {' and '.join(followers)} must match. Add it to --arms: finished runs are not "
                 "repeated."
             )
 
     def _check_lengths(self, before: Mapping[str, Any]) -> None:
         if len(self.all_lengths) > 1 and any(arm.rule == SHORT for arm in self.all_arms):
             raise ValueError(
-                "--arms got short together with several --lengths, of which it is one: all data for "
-                "fewer epochs is the arm full at another length. Leave short out."
+                "--arms got short together with several --lengths: all data for fewer epochs is the arm "
+                "full at another length. Leave short out."
             )
         if before and self.learning_rates and min(self.all_lengths) < min(before["lengths"]):
             raise ValueError(

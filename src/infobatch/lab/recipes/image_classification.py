@@ -44,8 +44,8 @@ class ImageClassification:
         one_of("score", self.score, get_args(Score))
         if self.mix != "none" and self.score != "loss":
             raise ValueError(
-                f"score={self.score!r} is not possible with mix={self.mix!r}: mixed images have a score "
-                "of their own. Use mix=none, or leave score out."
+                f"score={self.score!r} is not possible with mix={self.mix!r}: mixed images have their "
+                "own score. Use mix=none, or leave score out."
             )
 
     @property

@@ -61,7 +61,7 @@ class InstructionTuning(ABC):
         for name in ("count", "epochs"):
             if getattr(self, name) < 0:
                 raise ValueError(
-                    f"{name}={getattr(self, name)} is not a whole number from 0 (the usual one) on."
+                    f"{name}={getattr(self, name)}, expected an integer >= 0; 0 is the default."
                 )
         self.epochs = self.epochs or self.usual_epochs
         self.pretrained = Stories260K(self.folder)

@@ -132,11 +132,11 @@ def differences(
                 hover(bar, description(point))
         axis.set_yticks(range(len(known)), [folded(point["arm"]) for point in known])
         axis.set_ylim(len(known) - 0.5, -0.5)
-        axis.set_xlabel(f"difference to full{f', {unit}' if unit else ''} (left is worse)")
+        axis.set_xlabel(f"difference from full{f', {unit}' if unit else ''} (left is worse)")
         axis.grid(visible=False, axis="y")
 
     lines = sum(1 + point["arm"].count(":") for point in known)
-    label = f"Difference to full data, where the margin is {margin:g}: "
+    label = f"Difference from full data, where the margin is {margin:g}: "
     label += "; ".join(description(point) for point in known)
     return draw("differences", label, plot, height=110 + 18 * len(known) + 12 * lines)
 

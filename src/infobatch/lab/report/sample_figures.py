@@ -45,7 +45,7 @@ def loss_distribution(details: Details, *, look: Look) -> Markup | None:
 
     pruned = len(before) - len(stages[1][1])
     label = f"Distribution of scores for {details.arm}: {pruned:,} of {len(before):,} samples are "
-    label += "pruned, most of them of low score, and rescaling fills the distribution up again"
+    label += "pruned, most of them with low scores, and rescaling restores the distribution"
     return draw(f"losses-{_id(details.arm)}", label, plot, height=380, rows=3)
 
 
@@ -81,7 +81,7 @@ def visits(details: Sequence[Details], *, looks: Mapping[str, Look]) -> Markup |
             axis.set_title(arm, loc="left")
             axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
             axis.yaxis.set_major_locator(MaxNLocator(4))
-        axes[-1].set_xlabel("visits of a sample in the whole training")
+        axes[-1].set_xlabel("visits of a sample during training")
         axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
 
     means = (f"{counts.mean():.1f} times by {arm}" for arm, counts in pooled.items())

@@ -61,9 +61,11 @@ class SelectionPage:
         left_out = np.setdiff1d(np.arange(self.chosen.num_samples), self.chosen.indices)
         scores = self.chosen.scores
         if scores is not None:
-            return left_out[np.argsort(scores[left_out], kind="stable")][:SHOWN], "The least wanted"
+            return left_out[np.argsort(scores[left_out], kind="stable")][
+                :SHOWN
+            ], "The least important"
         drawn = np.random.default_rng(0).permutation(left_out)[:SHOWN]
-        return np.sort(drawn), "Some that were left out, drawn at random"
+        return np.sort(drawn), "A random draw of those that were left out"
 
     def _sample(self, index: int) -> Sample:
         shown = None if self.show is None else self.show(index)

@@ -196,7 +196,7 @@ def test_set_note(results: Results, summaries: Sequence[Summary]) -> str:
     return (
         f"The test set is a sample, too: with {count:,} items, {results['metric']} has a binomial "
         f"standard error of {error:.2f} {results['unit']}".rstrip()
-        + ". No interval here contains it, since every run is measured on the same items."
+        + ". No interval here includes it, because every run is evaluated on the same items."
     )
 
 

@@ -179,7 +179,7 @@ class Arm:
         if self.file is None and self.rule not in known:
             raise ValueError(
                 f"There is no arm {self.rule!r}. Expected some of {', '.join(known)}; with options, "
-                "such as mean:ratio=0.6; a subset, coreset:el2n@0.3; or a rule of your own, my_rules.py:MyRule."
+                "such as mean:ratio=0.6; a subset, coreset:el2n@0.3; or your own rule, my_rules.py:MyRule."
             )
         self._check_names()
         self._check_values()
@@ -281,6 +281,6 @@ def leader_of(arms: Sequence[Arm]) -> Arm | None:
     leaders = [arm for arm in arms if not arm.follows and arm.prunes]
     if not leaders and any(arm.follows for arm in arms):
         raise ValueError(
-            "The arms short and random cost what a pruned arm costs, and there is none. Add infobatch."
+            "The arms short and random have the cost of a pruned arm, but there is none. Add infobatch."
         )
     return next((arm for arm in leaders if arm.name == INFOBATCH), leaders[0] if leaders else None)

@@ -108,7 +108,7 @@ def run_once(
     rule.check()
     if rule.follows and budget is None:
         raise ValueError(
-            f"--arm {arm} costs what another run did. Expected --budget SAMPLE_PASSES."
+            f"--arm {arm} has the cost of another run. Expected --budget SAMPLE_PASSES."
         )
     if not 0 < length < math.inf:
         raise ValueError(

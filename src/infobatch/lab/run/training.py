@@ -135,7 +135,7 @@ class Run:
         if self.world_size > 1:
             raise TaskError(
                 f"The arm {self.arm.name} was started on {self.world_size} processes, expected one: each "
-                "would train on another number of samples. Start it without torchrun."
+                "would train on a different number of samples. Start it without torchrun."
             )
         pruner = infobatch.StreamPruner(**self.arm.stream, seed=self.settings.seed)
         return StreamedSteps(self.train_data, self._losses, self._overhead, pruner)
