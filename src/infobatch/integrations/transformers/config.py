@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from os import PathLike
+from typing import Any
 
 from infobatch.checks import Rows
 from infobatch.policies import Policy, resolve_policy
@@ -35,7 +36,8 @@ class InfoBatchConfig:
     def __post_init__(self) -> None:
         """Refuse here and now what no data could make right; the rest shows when there is data."""
         if self._needs_data:
-            replace(self, **dict.fromkeys(self._needs_data))
+            without: dict[str, Any] = dict.fromkeys(self._needs_data)
+            replace(self, **without)
         else:
             self.pruner_for(num_samples=1, num_epochs=1)
 
