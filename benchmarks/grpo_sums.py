@@ -1,10 +1,14 @@
-# python benchmarks/grpo_sums.py --seeds 0 1 2
-"""GRPO on sums modulo ten with a tiny Llama: reward against generated tokens.
+# python benchmarks/grpo_sums.py --seeds 0 1 2 [--solved]
+"""GRPO on sums modulo 16 with a tiny Llama: reward against generated tokens.
 
 The model first learns some of the sums by supervision, so that it gets some prompts right always, some
-never and some now and then, as a language model does that is about to be tuned by reinforcement. Then
-GRPO trains it by a reward of 1 for the right answer, on all prompts (full), on a random part, and on the
-part that InfoBatch keeps. Each finished run is stored; run the same command to resume.
+never and some now and then, as a language model does that is about to be tuned by reinforcement. With
+``--solved`` it begins where pruning should help most: three quarters of the prompts are solved, and it
+gets each of the others right one time in four.
+
+Then GRPO trains it by a reward of 1 for the right answer, on all prompts (full), on a random part, on the
+part that InfoBatch keeps, and on all prompts for as many steps as InfoBatch made, with a schedule of that
+length (short). Each finished run is stored; run the same command to resume.
 """
 
 from __future__ import annotations
@@ -37,12 +41,14 @@ from trl import GRPOConfig
 from infobatch.integrations.trl import InfoBatchConfig, InfoBatchGRPOTrainer, SpreadPrune
 from infobatch.policies import NoPrune, RandomPrune
 
-OUT = Path(__file__).parent / "results" / "grpo_sums.json"
+RESULTS = Path(__file__).parent / "results"
 NUMBERS = 16  # the sums of two numbers below this, modulo it
 WORDS = [*map(str, range(NUMBERS)), "+", "="]
 PROMPTS_AT_ONCE, GENERATIONS = 32, 8
-EPOCHS, RATE = 20, 2e-3
+EPOCHS = 20
+RATE, RATE_WHERE_SOLVED = 2e-3, 5e-4  # at 2e-3 what was solved is forgotten in the first epoch
 RATIO = 0.75
+ARMS = ("full", "infobatch", "random", "short")
 
 
 def tokenizer():
@@ -65,7 +71,27 @@ def right(completions, answer, **kwargs):
     return [float(word == wanted) for word, wanted in zip(said, answer, strict=True)]
 
 
-def started_model(seed):
+def half_taught(words):
+    """Half of the sums, as rows of tokens; how many epochs to learn them for, in batches of which size."""
+    rows = [words(f"{row['prompt']} {row['answer']} <eos>")["input_ids"] for row in sums()]
+    ids = torch.tensor(rows)
+    return ids[torch.randperm(len(ids))[: len(ids) // 2]], 60, 32
+
+
+def mostly_solved(words):
+    """Every sum four times: a quarter of them with four different answers, of which one is right."""
+    doubtful = set(torch.randperm(len(sums()))[: len(sums()) // 4].tolist())
+    rows = [
+        words(
+            f"{row['prompt']} {(int(row['answer']) + (number in doubtful) * wrong) % NUMBERS} <eos>"
+        )["input_ids"]
+        for number, row in enumerate(sums())
+        for wrong in range(4)
+    ]
+    return torch.tensor(rows), 120, 256
+
+
+def started_model(seed, solved):
     """A model that supervision has taught a part of the sums."""
     torch.manual_seed(seed)
     words = tokenizer()
@@ -81,12 +107,10 @@ def started_model(seed):
             eos_token_id=1,
         )
     )
-    rows = [words(f"{row['prompt']} {row['answer']} <eos>")["input_ids"] for row in sums()]
-    ids = torch.tensor(rows)
-    taught = ids[torch.randperm(len(ids))[: len(ids) // 2]]
+    taught, epochs, size = mostly_solved(words) if solved else half_taught(words)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    for _ in range(60):
-        for batch in taught[torch.randperm(len(taught))].split(32):
+    for _ in range(epochs):
+        for batch in taught[torch.randperm(len(taught))].split(size):
             logits = model(input_ids=batch).logits[:, 3:-1]
             loss = functional.cross_entropy(logits.flatten(0, 1), batch[:, 4:].flatten())
             optimizer.zero_grad()
@@ -140,7 +164,7 @@ class Counting(InfoBatchGRPOTrainer):
 def policy_of(arm, leader):
     if arm == "infobatch":
         return SpreadPrune(RATIO, batch=PROMPTS_AT_ONCE)
-    if arm == "full":
+    if arm in ("full", "short"):
         return NoPrune()
     # At least as many prompts as InfoBatch had after the first epoch, in whole batches.
     size = len(sums())
@@ -148,7 +172,7 @@ def policy_of(arm, leader):
     return RandomPrune(1 - math.ceil(kept / PROMPTS_AT_ONCE) * PROMPTS_AT_ONCE / size)
 
 
-def run(arm, seed, start, leader):
+def run(arm, seed, start, leader, rate):
     curve = Curve()
     with tempfile.TemporaryDirectory() as folder:
         args = GRPOConfig(
@@ -158,7 +182,9 @@ def run(arm, seed, start, leader):
             num_generations=GENERATIONS,
             max_completion_length=2,
             num_train_epochs=EPOCHS,
-            learning_rate=RATE,
+            # A step per generation, so that as many steps see as many prompts.
+            max_steps=leader["steps"] if arm == "short" else -1,
+            learning_rate=rate,
             report_to=[],
             use_cpu=True,
             bf16=False,
@@ -196,14 +222,19 @@ def run(arm, seed, start, leader):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--solved", action="store_true")
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    name = "grpo_sums_solved.json" if options.solved else "grpo_sums.json"
+    out = options.out or RESULTS / name
+    rate = RATE_WHERE_SOLVED if options.solved else RATE
     torch.set_num_threads(1)
     record = {"runs": []}
-    if options.out.exists():
-        record = json.loads(options.out.read_text())
-    record["command"] = "python benchmarks/grpo_sums.py --seeds " + " ".join(
-        map(str, options.seeds)
+    if out.exists():
+        record = json.loads(out.read_text())
+    seeds = " ".join(map(str, options.seeds))
+    record["command"] = f"python benchmarks/grpo_sums.py --seeds {seeds}" + (
+        " --solved" if options.solved else ""
     )
     record["versions"] = {
         "python": platform.python_version(),
@@ -213,15 +244,15 @@ def main():
     }
     done = {(one["arm"], one["seed"]): one for one in record["runs"]}
     for seed in options.seeds:
-        start = started_model(seed)
-        for arm in ("full", "infobatch", "random"):
+        start = started_model(seed, options.solved)
+        for arm in ARMS:
             if (arm, seed) in done:
                 continue
-            done[arm, seed] = run(arm, seed, start, done.get(("infobatch", seed)))
+            done[arm, seed] = run(arm, seed, start, done.get(("infobatch", seed)), rate)
             record["runs"] = [done[key] for key in sorted(done)]
-            temporary = options.out.with_suffix(".tmp")
+            temporary = out.with_suffix(".tmp")
             temporary.write_text(json.dumps(record, indent=1) + "\n")
-            temporary.replace(options.out)
+            temporary.replace(out)
             one = done[arm, seed]
             print(arm, seed, f"reward {one['reward']:.4f}", f"{one['completion_tokens']:,} tokens")
 

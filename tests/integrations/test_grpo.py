@@ -312,6 +312,37 @@ def test_logs(tmp_path, capsys):
     assert "Saved" in capsys.readouterr().out
 
 
+class NotingAdvantages(Watched):
+    """Keeps the largest advantage."""
+
+    largest = 0.0
+
+    def _record(self, rows, advantages):
+        self.largest = max(self.largest, advantages.abs().max().item())
+        super()._record(rows, advantages)
+
+
+def test_equal_rewards_have_no_spread_whatever_rounding_leaves(tmp_path):
+    """The mean of eight times 0.3 is not 0.3, and the rest is divided by a standard deviation of 0 + 1e-4."""
+    ours = trainer(
+        tmp_path,
+        NotingAdvantages,
+        reward_funcs=lambda completions, **kwargs: [0.3] * len(completions),
+        rollout_func=fixed_rollout,
+        num_generations=8,
+        num_train_epochs=1,
+        learning_rate=0.0,
+        logging_strategy="steps",
+        logging_steps=1,
+    )
+    ours.train()
+    assert 1e-5 < ours.largest < 1e-2
+    assert ours.pruner.scores.tolist() == [0.0] * 12
+    steps = [record for record in ours.state.log_history if "reward" in record]
+    assert [record["infobatch/zero_spread_fraction"] for record in steps] == [1.0] * 6
+    assert [record["infobatch/effective_prompts"] for record in steps] == [0.0] * 6
+
+
 @pytest.mark.parametrize("options", [{}, {"num_iterations": 2}, {"beta": 0.05}], ids=str)
 def test_resuming_gives_the_same_bits(options, tmp_path):
     options = {"save_strategy": "steps", "save_steps": 2, **options}

@@ -12,13 +12,12 @@ from trl import DPOTrainer
 
 from infobatch.integrations.transformers.loading import INDEX
 from infobatch.integrations.transformers.support import check_overridden
-from infobatch.integrations.transformers.trainer import PrunedEpochs
-from infobatch.integrations.trl.groups import scale_gradient
+from infobatch.integrations.trl.weighted import WeightedRows, scale_gradient
 
 _ACROSS_PAIRS = ("aot", "aot_unpaired", "sft")  # losses in which a pair has no part of its own
 
 
-class InfoBatchDPOMixin(PrunedEpochs):
+class InfoBatchDPOMixin(WeightedRows):
     """Put this before a class derived from ``DPOTrainer``, which gets the argument ``infobatch=``.
 
     A pair's score is the loss of the standard DPO objective, −log σ(β × margin), whatever loss is
@@ -56,7 +55,9 @@ class InfoBatchDPOMixin(PrunedEpochs):
             return super()._compute_loss(model, inputs, return_outputs)
         # The device holds the index already where the loader has moved the batch.
         pairs = self._pairs.to(inputs["input_ids"].device)
-        with self._watching(model, self._weights_of(pairs)) as seen:
+        # Chosen completions come first, then the rejected ones; in a whole epoch all weigh 1.
+        weights = None if self.pruner.plan.whole else self._weights_of(pairs).repeat(2)
+        with self._watching(model, weights) as seen:
             result = super()._compute_loss(model, inputs, return_outputs)
         if self.precompute_ref_logps:
             seen["reference"] = torch.cat(
@@ -66,15 +67,6 @@ class InfoBatchDPOMixin(PrunedEpochs):
         losses = -functional.logsigmoid(self.beta * (chosen - rejected).float())
         self.pruner.update(losses, index=pairs)
         return result
-
-    def _weights_of(self, pairs: torch.Tensor) -> torch.Tensor | None:
-        """The weights of a batch's rows, chosen ones first; None in a whole epoch."""
-        plan = self.pruner.plan
-        if plan.whole:
-            return None
-        weights = torch.ones(plan.num_samples)
-        weights[plan.order] = plan.weights.float()
-        return weights.to(pairs.device)[pairs].repeat(2)
 
     @contextmanager
     def _watching(

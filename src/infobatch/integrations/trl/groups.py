@@ -109,10 +109,15 @@ class CarryIndexInRows:
 def group_scores(advantages: torch.Tensor, size: int) -> torch.Tensor:
     """What the gradient of each group is proportional to: the root mean square of its advantages.
 
-    >>> group_scores(torch.tensor([1.0, -1.0, 0.0, 0.0]), 2)
+    Equal rewards have a score of exactly 0: the mean of eight times 0.3 is not 0.3, and what rounding
+    leaves of the advantages is no spread.
+
+    >>> group_scores(torch.tensor([1.0, -1.0, 3e-4, 3e-4]), 2)
     tensor([1., 0.])
     """
-    return advantages.float().view(-1, size).square().mean(1).sqrt()
+    groups = advantages.float().view(-1, size)
+    differ = groups.amax(1) > groups.amin(1)
+    return groups.square().mean(1).sqrt().where(differ, 0.0)
 
 
 def effective_number(weights: torch.Tensor) -> torch.Tensor:
@@ -122,25 +127,3 @@ def effective_number(weights: torch.Tensor) -> torch.Tensor:
     tensor(2.)
     """
     return weights.sum().square() / weights.square().sum().clamp(min=1e-12)
-
-
-class _ScaleGradient(torch.autograd.Function):
-    """Leaves a tensor as it is, and multiplies the gradient of each of its rows by a weight."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the same values."""
-        ctx.save_for_backward(weights)
-        return rows.view_as(rows)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return the rows' gradients, weighted."""
-        (weights,) = ctx.saved_tensors
-        return gradient * weights.to(gradient.dtype)[:, None], None
-
-
-def scale_gradient(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The same values, whose gradients are multiplied by one weight per row."""
-    scaled: torch.Tensor = _ScaleGradient.apply(rows, weights)  # type: ignore[no-untyped-call]
-    return scaled

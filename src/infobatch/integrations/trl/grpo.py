@@ -17,21 +17,19 @@ from trl import GRPOTrainer
 from infobatch.integrations.transformers.config import InfoBatchConfig
 from infobatch.integrations.transformers.loading import INDEX
 from infobatch.integrations.transformers.support import check_overridden
-from infobatch.integrations.transformers.trainer import PrunedEpochs
 from infobatch.integrations.trl.groups import (
     CarryIndexInRows,
     GroupSampler,
     SpreadPrune,
     effective_number,
     group_scores,
-    scale_gradient,
 )
-from infobatch.plan import Plan
+from infobatch.integrations.trl.weighted import WeightedRows, scale_gradient
 
 WEIGHTS = "infobatch_weights"
 
 
-class InfoBatchGRPOMixin(PrunedEpochs):
+class InfoBatchGRPOMixin(WeightedRows):
     """Put this before a class derived from ``GRPOTrainer``, which gets the argument ``infobatch=``.
 
     A prompt's score is the root mean square of its group's advantages. Without a policy of your own
@@ -40,7 +38,6 @@ class InfoBatchGRPOMixin(PrunedEpochs):
     loss is made of, and leaves the loss and the metrics that are logged as they are.
     """
 
-    _weights: tuple[Plan, torch.Tensor] | None = None  # by prompt, of one epoch
     _row_weights: torch.Tensor | None = None  # of the completions whose loss is being computed
 
     # The loader: the pruner's prompts in groups, and the index in each row.
@@ -114,14 +111,6 @@ class InfoBatchGRPOMixin(PrunedEpochs):
         metrics["infobatch/effective_prompts"].append(effective.item())
         saved = self.pruner.savings.saved * self.num_generations
         metrics["infobatch/generations_saved"] = [saved]
-
-    def _weights_of(self, prompts: torch.Tensor) -> torch.Tensor:
-        plan = self.pruner.plan
-        if self._weights is None or self._weights[0] is not plan:
-            weights = torch.ones(plan.num_samples)
-            weights[plan.order] = plan.weights.float()
-            self._weights = plan, weights.to(prompts.device)
-        return self._weights[1][prompts]
 
     # A step: TRL's loss, with weighted gradients.
 

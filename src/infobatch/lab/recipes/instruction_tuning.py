@@ -51,7 +51,7 @@ class InstructionTuning(ABC):
 
     batch_size = 32
     learning_rate = 2e-3
-    evaluate_every = 2
+    evaluate_every = 3
     metric = "answer loss"
     unit = "nats"
     higher_is_better = False
