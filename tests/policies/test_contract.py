@@ -121,7 +121,7 @@ def test_its_card_says_what_it_remembers_and_whether_it_is_biased(name):
     biased = getattr(rule(), "biased", False)
     assert re.search(r"\* Biased" if biased else r"\* Unbiased", card)
     assert re.search(r"sort|shuffling", card), "what it costs"
-    own = name in ("none", "noise", "importance")
+    own = name in ("none", "auto", "noise", "importance")
     assert own or re.search(r'et al., ".+" \(.*20\d\d\)', card), "the source"
     assert own or re.search(r"\* Our reading", card)
     row = re.search(rf'^\| \[`"{name}"`\].*\| (.+) \| (\d+) \|$', PAGE, re.MULTILINE)

@@ -1,5 +1,6 @@
 """Which samples an epoch may leave out: one rule per file, all behind one method."""
 
+from infobatch.policies.auto import AutoPrune
 from infobatch.policies.base import Policy, Samples
 from infobatch.policies.dyn_unc import DynUncPrune
 from infobatch.policies.epsilon_greedy import EpsilonGreedyPrune
@@ -21,6 +22,7 @@ from infobatch.policies.ucb import UcbPrune
 
 __all__ = [
     "POLICIES",
+    "AutoPrune",
     "BiasedPolicyWarning",
     "DynUncPrune",
     "EpsilonGreedyPrune",

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from infobatch.policies.auto import AutoPrune
 from infobatch.policies.base import Policy
 from infobatch.policies.checks import check_ratio
 from infobatch.policies.dyn_unc import DynUncPrune
@@ -39,6 +40,7 @@ POLICIES: dict[str, type[Any]] = {
     "quantile": QuantilePrune,
     "random": RandomPrune,
     "none": NoPrune,
+    "auto": AutoPrune,
     "noise": NoisePrune,
     "importance": ImportancePrune,
     "epsilon_greedy": EpsilonGreedyPrune,

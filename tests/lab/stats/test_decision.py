@@ -233,8 +233,25 @@ def test_two_seeds_decide_nothing():
 
 
 def test_nothing_to_decide():
-    assert sentence_of() == (
+    quantile = runs_of("quantile", {1.0: 90 + OTHER}, cost=66)
+    other_seeds = [dataclasses.replace(run, seed=run.seed + 10) for run in quantile]
+    assert sentence_of(other_seeds, seeds=100) == (
         "Not decided: no seed has finished on full data at every length and in another arm."
+    )
+
+
+def test_full_data_alone_is_told_whether_it_trains_longer_than_it_needs_to():
+    decision = assessed().decision
+    assert decision.kind == "not decided"
+    assert decision.sentence == (
+        "Training is not longer than it needs to be: full data for 0.5 × the epochs loses 2.00 "
+        "(1.96 to 2.04), more than the margin."
+    )
+    flat = runs_of("full", {0.5: 90 + NOISE, 1.0: 90 + OTHER})
+    decision = assessed(full=flat).decision
+    assert decision.kind == "shorten first"
+    assert decision.sentence.startswith(
+        "Training is longer than it needs to be: all data for 0.5 ×"
     )
 
 

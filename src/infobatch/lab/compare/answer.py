@@ -106,7 +106,7 @@ def notes(results: Results) -> list[str]:
     """What else there is to say: the gate, verdicts at full length, the level, the grid's cost."""
     lines = []
     gate, decision = results["gate"], results["decision"]
-    if gate is not None and decision["kind"] != "shorten first":
+    if gate is not None and decision["sentence"] != gate["text"]:
         lines.append(gate["text"])
     several = len(results["seeds"]) > 1
     lines += [

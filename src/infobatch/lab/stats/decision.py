@@ -56,6 +56,8 @@ def decide(
 
     :func:`infobatch.lab.stats.assessment.assess` makes such a frontier from the measurements.
     """
+    if not frontier.points:  # full data alone: is training longer than it needs to be?
+        return Decision("shorten first" if gate.regime == "too long" else "not decided", gate.text)
     if not any(point.seeds for point in frontier.points):
         sentence = (
             "Not decided: no seed has finished on full data at every length and in another arm."
