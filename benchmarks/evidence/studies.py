@@ -137,7 +137,7 @@ def few_epochs_study(task: str, title: str, rows: str) -> Study:
         f"full,infobatch:delta=1.0,{warm},stream:keep=0.5",
         3,
         LENGTHS,
-        "0.002,0.004,0.008",
+        "0.001,0.002,0.004",
         ("count=512", "epochs=3"),
     )
 
