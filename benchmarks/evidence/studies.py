@@ -132,7 +132,8 @@ def few_epochs_study(task: str, title: str, rows: str) -> Study:
         f"{rows}, a pretrained Llama of 260,032 parameters, AdamW, 3 epochs. `infobatch:delta=1.0` prunes from the "
         "second epoch on; with `scores=` it prunes from the first one, by the losses that an earlier run on all data (another "
         "seed, made for its own sake and not counted) ended with; `stream:keep=0.5` scores each batch and trains on half of "
-        "it, the scoring counted as a third of a pass. All data for fewer epochs is shorter training.",
+        "it, the scoring counted as a third of a pass. All data for fewer epochs is shorter training. The grid was moved down after a look "
+        "at one validation split and, by accident, at the test losses of seed 0 with rate 0.004.",
         task,
         f"full,infobatch:delta=1.0,{warm},stream:keep=0.5",
         3,
