@@ -26,7 +26,7 @@ from tiny_models import arguments, bert, classified
 
 def test_readme(tmp_path, capsys):
     blocks = examples("README.md")
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     namespace = surroundings(tmp_path)
     for block in blocks:
         exec(compile(block, "README.md", "exec"), namespace)
