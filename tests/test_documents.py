@@ -13,6 +13,7 @@ import pytest
 import torch
 import typer
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from PIL import Image
 from torch import distributed, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -244,6 +245,9 @@ def test_accelerate_page(tmp_path, capsys):
 
 def test_distributed_page(tmp_path, monkeypatch):
     """The first and last block in a process group of one, the mesh as rank 3 of a job of 8."""
+    AcceleratorState._reset_state(
+        reset_partial_state=True
+    )  # of tests before: it shards batches itself
     whole, mesh, checkpoint = examples("docs/distributed.md")
     namespace = surroundings(tmp_path)
     namespace |= {"DataLoader": DataLoader, "per_rank": 64, "folder": tmp_path / "saved"}

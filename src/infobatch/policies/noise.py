@@ -47,8 +47,9 @@ class NoisePrune:
 
     def __post_init__(self) -> None:
         why = "the noise that pruning may add, relative to that of full-data training"
-        check_number("NoisePrune(tau=…)", self.tau, why, least=0)
-        check_proportional("NoisePrune", self.floor, self.smoothing, self.aging, self.gradient)
+        rule = type(self).__name__
+        check_number(f"{rule}(tau=…)", self.tau, why, least=0)
+        check_proportional(rule, self.floor, self.smoothing, self.aging, self.gradient)
 
     @property
     def tracks(self) -> tuple[Track, ...]:

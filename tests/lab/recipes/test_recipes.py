@@ -207,8 +207,8 @@ def test_missing_data_say_how_to_get_them(name, folder, monkeypatch):
         (
             "fashion",
             {"mix": "mixup", "score": "gradient"},
-            "score='gradient' is not possible with mix='mixup': mixed images have a score of their "
-            "own. Use mix=none, or leave score out.",
+            "score='gradient' is not possible with mix='mixup': mixed images have their own "
+            "score. Use mix=none, or leave score out.",
         ),
         (
             "fashion",

@@ -75,7 +75,9 @@ def test_what_a_rule_hides_is_forwarded_and_three_forwards_count_as_a_pass(tmp_p
     thirds = sum(round(epoch.refreshed / 3) for epoch in savings.epochs)
     assert expected.costs["samples_forwarded"] == savings.made + thirds
     assert expected.costs["samples_backpropagated"] == savings.made
-    assert expected.saved_fraction == pytest.approx(0.3, abs=0.02)
+    # The budget counts a refresh after every epoch, and the one after the last is not needed.
+    unspent = savings.epochs[-1].saved / 3 / expected.full_passes
+    assert expected.saved_fraction - unspent == pytest.approx(0.3, abs=0.01)
     assert torch.isfinite(straight.train_data.scores).all()
 
     def stop(standing):
