@@ -37,10 +37,10 @@ def paced(
     """Pace a per-step scheduler that was built for the number of steps of full-data training.
 
     Call ``step()`` after each optimizer step, as usual: it advances the inner scheduler by the
-    full-data steps that are due. Every epoch, pruned or not, advances it by one full epoch, and it
-    ends exactly at its end. ``steps_per_epoch`` is the number of steps in an epoch over all data;
-    without it, the first epoch shows how many samples a step has. A scheduler that is stepped once
-    per epoch needs no pacing.
+    full-data steps that are due. Every epoch, pruned or not, advances it by one full epoch, and the
+    schedule reaches exactly its end. ``steps_per_epoch`` is the number of steps in an epoch over
+    all data; without it, the first epoch shows how many samples a step has. A scheduler that is
+    stepped once per epoch needs no pacing.
     """
     return PacedScheduler(scheduler, train_data, steps_per_epoch=steps_per_epoch)
 
