@@ -312,7 +312,7 @@ class InfoBatchCallback(Callback):
         return points
 
     def _aim_validation(self, trainer: Trainer, batch: int) -> None:
-        """Set ``val_check_batch``, after multiples of which Lightning validates, to the next point."""
+        """Set ``val_check_batch``, whose multiples trigger validation, to the next point."""
         if self._validate_after:
             place = bisect_left(self._validate_after, batch)
             over = place == len(self._validate_after)
