@@ -68,12 +68,14 @@ class Memory:
         tracks = [track for track in self.tracks if channel_of(track) == channel]
         names = [list(track.begin(np.empty(0, np.float32))) for track in tracks]
         if tracks:
-            widest = max(_row_bytes(self.columns[name]) for own in names for name in own)
+            widest = max(
+                _row_bytes(self.columns[name]) for track_names in names for name in track_names
+            )
             blocks = _in_order(blocks, len(self), max(1, _BLOCK // widest))
         for rows, values in blocks:
-            for track, own in zip(tracks, names, strict=True):
+            for track, track_names in zip(tracks, names, strict=True):
                 # Before the scores are overwritten: a track may compare with the last one.
-                old = {name: _taken(self.columns[name], rows) for name in own}
+                old = {name: _taken(self.columns[name], rows) for name in track_names}
                 for name, new in track.fold(old, values, epoch).items():
                     _put(self.columns[name], rows, new)
             if channel is None:
