@@ -1,9 +1,9 @@
 """The draw: turns strata into a plan, exactly unbiased.
 
-From a stratum of ``n`` samples of which a share ``q`` is to be kept, the draw keeps ``k = round(q n)``,
-and every k-subset is equally likely, so each sample is kept with probability exactly ``k / n`` and
-each kept sample weighs exactly ``n / k``. The expected weighted gradient is then the full gradient,
-and the weights of every epoch sum to the number of samples (the paper's Eq. 8, "forced").
+To keep a share ``q`` of a stratum of ``n`` samples, the draw keeps ``k = round(q n)`` of them, and
+every k-subset is equally likely, so each sample is kept with probability exactly ``k / n`` and each
+kept sample weighs exactly ``n / k``. The expected weighted gradient is then the full gradient, and
+the weights of every epoch sum to the number of samples (the paper's Eq. 8, "forced").
 
 Everything here is a pure function of its arguments, in numpy, and independent of loaders, devices
 and training.

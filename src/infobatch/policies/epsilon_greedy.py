@@ -20,7 +20,7 @@ class EpsilonGreedyPrune:
     from the rest.
 
     * Biased: kept samples weigh 1.
-    * Remembers s beside the last loss: 8 bytes per sample. One selection per epoch, no sort.
+    * Remembers s and the last loss: 8 bytes per sample. One selection per epoch, no sort.
     * Our reading: the authors' α, ε and period are not public. Here ``smoothing`` is 1 − α, a first
       loss is its own average, and the samples are chosen again in every epoch. A sample without a
       score is kept in addition to the K.

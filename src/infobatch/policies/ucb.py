@@ -24,7 +24,7 @@ class UcbPrune:
     imply.
 
     * Biased: kept samples weigh 1.
-    * Remembers μ and v beside the last loss: 12 bytes per sample. One selection per epoch, no sort.
+    * Remembers μ, v and the last loss: 12 bytes per sample. One selection per epoch, no sort.
     * Our reading: the authors' α, c and period are not public. Here ``smoothing`` is 1 − α, a first
       loss is μ with v = 0, and the samples are chosen again in every epoch.
     * A public re-implementation overwrites μ with the raw loss; this one averages.

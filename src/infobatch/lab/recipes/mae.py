@@ -59,8 +59,7 @@ class Recipe:
         self.images = cifar10(self.folder, self.source)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """The first 20,000 training images or as many as requested, and the first 5,000 test
-        images.
+        """20,000 training images or as many as requested, and 5,000 test images, the first ones.
 
         The probe is fitted to the 10,000 training images after those: it has not seen what a run
         holds out of its training set for validation.

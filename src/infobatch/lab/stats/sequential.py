@@ -53,7 +53,7 @@ class SequentialDesign:
         return 1 - 2 * _level_per_look(self.first, self.most, (1 - overall) / 2)
 
     def check(self, count: int) -> None:
-        """Raise if more seeds have been looked at than were declared."""
+        """Raise an error if more seeds have been used than were declared."""
         if count > self.most:
             raise ValueError(
                 f"There are {count} seeds, but the design was declared for at most {self.most}. "
