@@ -156,13 +156,13 @@ def wanted_cells(arguments: argparse.Namespace) -> list[dict]:
 
 
 def package_versions() -> dict[str, str]:
-    found = {}
+    libraries = {}
     for library in ("scikit-learn", "faiss-cpu", "submodlib-py"):
         try:
-            found[library] = version(library)
+            libraries[library] = version(library)
         except PackageNotFoundError:
-            found[library] = "not installed"
-    return {**versions(), **found}
+            libraries[library] = "not installed"
+    return {**versions(), **libraries}
 
 
 def main() -> None:

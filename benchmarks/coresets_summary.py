@@ -21,10 +21,16 @@ def cell(found: dict | None) -> str:
 def main() -> None:
     stored = json.loads(RESULTS.read_text())
     cells = {
-        (one["method"], one["library"], one["form"], one["size"]): one for one in stored["cells"]
+        (
+            entry["method"],
+            entry["library"],
+            entry["form"],
+            entry["size"],
+        ): entry
+        for entry in stored["cells"]
     }
-    sizes = sorted({one["size"] for one in stored["cells"]})
-    rows = dict.fromkeys((one["method"], one["library"]) for one in stored["cells"])
+    sizes = sorted({entry["size"] for entry in stored["cells"]})
+    rows = dict.fromkeys((entry["method"], entry["library"]) for entry in stored["cells"])
     heads = [
         f"{size:,}, {form.replace('_', ' ')}" for size in sizes for form in ("by_class", "whole")
     ]
@@ -32,12 +38,12 @@ def main() -> None:
     print("|---" * (len(heads) + 1) + "|")
     for method, library in rows:
         name = f"`{method}`" if library == "infobatch" else f"`{method}`, {library}"
-        found = [
+        columns = [
             cell(cells.get((method, library, form, size)))
             for size in sizes
             for form in ("by_class", "whole")
         ]
-        print("|", name, "|", " | ".join(found), "|")
+        print("|", name, "|", " | ".join(columns), "|")
 
 
 if __name__ == "__main__":

@@ -59,16 +59,16 @@ def tokenizer():
 
 
 def sums():
-    pairs = [(one, other) for one in range(NUMBERS) for other in range(NUMBERS)]
+    pairs = [(first, second) for first in range(NUMBERS) for second in range(NUMBERS)]
     return [
-        {"prompt": f"{one} + {other} =", "answer": str((one + other) % NUMBERS)}
-        for one, other in pairs
+        {"prompt": f"{first} + {second} =", "answer": str((first + second) % NUMBERS)}
+        for first, second in pairs
     ]
 
 
 def right(completions, answer, **kwargs):
-    said = [(text.split() or [""])[0] for text in completions]
-    return [float(word == wanted) for word, wanted in zip(said, answer, strict=True)]
+    words = [(text.split() or [""])[0] for text in completions]
+    return [float(word == wanted) for word, wanted in zip(words, answer, strict=True)]
 
 
 def half_taught(words):
@@ -242,7 +242,7 @@ def main():
         "transformers": transformers.__version__,
         "trl": trl.__version__,
     }
-    done = {(one["arm"], one["seed"]): one for one in record["runs"]}
+    done = {(finished["arm"], finished["seed"]): finished for finished in record["runs"]}
     for seed in options.seeds:
         start = started_model(seed, options.solved)
         for arm in ARMS:
@@ -253,8 +253,13 @@ def main():
             temporary = out.with_suffix(".tmp")
             temporary.write_text(json.dumps(record, indent=1) + "\n")
             temporary.replace(out)
-            one = done[arm, seed]
-            print(arm, seed, f"reward {one['reward']:.4f}", f"{one['completion_tokens']:,} tokens")
+            finished = done[arm, seed]
+            print(
+                arm,
+                seed,
+                f"reward {finished['reward']:.4f}",
+                f"{finished['completion_tokens']:,} tokens",
+            )
 
 
 if __name__ == "__main__":

@@ -157,12 +157,12 @@ def bytes_per_sample(size: int, policy: str) -> dict[str, float]:
 
     The median of three, for a process's own megabyte more or less is a tenth of a byte of 14 million.
     """
-    found: dict[str, list[float]] = {"peak": [], "after": []}
+    results: dict[str, list[float]] = {"peak": [], "after": []}
     for _ in range(3):
         few, all_of_them = resident_bytes(size // 8, policy), resident_bytes(size, policy)
-        for when, values in found.items():
+        for when, values in results.items():
             values.append((all_of_them[when] - few[when]) / (size - size // 8))
-    return {when: statistics.median(values) for when, values in found.items()}
+    return {when: statistics.median(values) for when, values in results.items()}
 
 
 def resident_bytes(size: int, policy: str) -> dict[str, float]:
@@ -192,17 +192,17 @@ def loader_epochs(repeats: int) -> dict[str, float]:
     """Nanoseconds a sample of a whole epoch with updates, batch 256, no workers, tiny samples."""
     size = 100_000
     data = TensorDataset(torch.rand(size, 8))
-    found: dict[str, list[float]] = {"plain": [], "sampler": [], "batch_sampler": []}
+    results: dict[str, list[float]] = {"plain": [], "sampler": [], "batch_sampler": []}
     for _ in range(repeats):
-        pruners = {name: pruner_after_one_epoch(size, "mean") for name in found}
+        pruners = {name: pruner_after_one_epoch(size, "mean") for name in results}
         batches = pruners["batch_sampler"].batch_sampler(256)
         loaders = {
             "plain": DataLoader(data, 256, shuffle=True),
             "sampler": DataLoader(data, 256, sampler=pruners["sampler"].sampler),
             "batch_sampler": DataLoader(data, batch_sampler=batches),
         }
-        seconds, samples = dict.fromkeys(found, 0.0), dict.fromkeys(found, 0)
-        under_way = {name: training_steps(name, loaders[name], pruners[name]) for name in found}
+        seconds, samples = dict.fromkeys(results, 0.0), dict.fromkeys(results, 0)
+        under_way = {name: training_steps(name, loaders[name], pruners[name]) for name in results}
         while under_way:  # ten batches of each in turn, each to its epoch's end
             for name, steps in list(under_way.items()):
                 began = time.perf_counter()
@@ -211,9 +211,9 @@ def loader_epochs(repeats: int) -> dict[str, float]:
                 samples[name] += sum(counts)
                 if not counts:
                     del under_way[name]
-        for name, values in found.items():
+        for name, values in results.items():
             values.append(1e9 * seconds[name] / samples[name])
-    return {name: statistics.median(values) for name, values in found.items()}
+    return {name: statistics.median(values) for name, values in results.items()}
 
 
 def training_steps(name: str, loader: DataLoader, pruner: infobatch.Pruner) -> Iterator[int]:

@@ -48,10 +48,10 @@ def measure(mean_rule: infobatch.Pruner, name: str, repeats: int) -> dict[str, f
     times: dict[str, list[float]] = {"mean": [], name: []}
     rng = np.random.default_rng(1)
     for _ in range(repeats):
-        for rule, own in (("mean", mean_rule), (name, pruner)):
-            last = almost_an_epoch(own, rng)
+        for rule, rule_pruner in (("mean", mean_rule), (name, pruner)):
+            last = almost_an_epoch(rule_pruner, rng)
             began = time.process_time()
-            boundary(own, last)
+            boundary(rule_pruner, last)
             times[rule].append(1000 * (time.process_time() - began))
     mean_ms, ms = (statistics.median(times[rule]) for rule in ("mean", name))
     return {

@@ -306,6 +306,7 @@ def test_no_page_with_python_escapes():
     [
         ("docs/performance.md", "overhead_summary.py"),
         ("docs/performance.md", "rules_summary.py"),
+        ("docs/performance.md", "operations_summary.py"),
         ("docs/coresets.md", "coresets_summary.py"),
         ("docs/few-epochs.md", "warm_sweep_summary.py"),
         ("docs/grpo.md", "grpo_summary.py"),

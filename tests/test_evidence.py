@@ -46,8 +46,8 @@ def test_a_study_continues_from_what_is_stored(tmp_path):
     assert [len(run["history"]) for run in results["runs"]] == [3, 3], "of the first seed"
     assert len(json.loads((tmp_path / "stored/tiny/grid.json").read_text())) == 4
     shutil.rmtree(tmp_path / "output")  # another machine
-    said = make(tmp_path, "tiny")
-    assert "runs/full" not in said, "finished runs are not repeated"
+    output = make(tmp_path, "tiny")
+    assert "runs/full" not in output, "finished runs are not repeated"
     assert (tmp_path / "stored/tiny/results.json").read_text() == stored
     assert make(tmp_path).split()[1] == "2"
 

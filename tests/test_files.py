@@ -42,5 +42,7 @@ def renames(path):
 
 
 def test_nothing_else_renames_files():
-    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if [*renames(path)]}
-    assert found == {"files.py"}
+    renaming = {
+        str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if [*renames(path)]
+    }
+    assert renaming == {"files.py"}

@@ -68,11 +68,11 @@ def imports_of(path):
 def test_imports_point_one_way():
     seen = 0
     for path, module in modules():
-        own_layer, own = layer_of(module)
+        own_layer, own_entry = layer_of(module)
         for imported in imports_of(path):
             layer, entry = layer_of(imported)
             seen += 1
-            assert layer < own_layer or entry == own, f"{module} imports {imported}"
+            assert layer < own_layer or entry == own_entry, f"{module} imports {imported}"
     assert seen > 100
 
 

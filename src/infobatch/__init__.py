@@ -3,8 +3,8 @@
 Each epoch leaves out, at random, some of the samples whose loss is below the mean, and scales up the
 loss of those that stay, so that the expected gradient is that of the full data.
 
-The names are in ``infobatch/public.py``, which is imported when the first of them is asked for: torch
-takes seconds to import, and ``infobatch --help`` needs none of it.
+The public names are in ``infobatch/public.py``, which is imported on first use: torch takes seconds
+to import, and ``infobatch --help`` does not need it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """A submodule, or a public name."""
+    """Return a submodule or a public name."""
     if not name.startswith("_") and find_spec(f"infobatch.{name}") is not None:
         return importlib.import_module(f"infobatch.{name}")
     if name == "__all__" or not name.startswith("_"):

@@ -1,4 +1,4 @@
-"""The index travels inside the batch: for loaders that reorder, prefetch, filter or shard."""
+"""Batches that carry their indices, for loaders that reorder, prefetch, filter or shard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, default_collate
 
 
 def fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:
-    """Read several samples, at once where the data set can."""
+    """Read several samples, all at once if the data set supports it."""
     if callable(getattr(dataset, "__getitems__", None)):
         return list(dataset.__getitems__(indices))
     return [dataset[index] for index in indices]
@@ -32,7 +32,7 @@ class Indexed(Dataset[tuple[int, Any]]):
         return list(zip(indices, fetch(self.dataset, indices), strict=True))
 
 
-class with_index:  # noqa: N801 - reads as the function that it is, but must pickle for spawned workers
+class with_index:  # noqa: N801 - used like a function, but must pickle for spawned workers
     """Wrap a collate function so that a batch of :class:`Indexed` becomes ``(index, batch)``.
 
     ``index`` is an int64 tensor. A sample that is None is dropped, together with its index, before
@@ -48,7 +48,7 @@ class with_index:  # noqa: N801 - reads as the function that it is, but must pic
         self.collate = collate
 
     def __call__(self, pairs: Sequence[tuple[int, Any]]) -> tuple[torch.Tensor, Any]:
-        """Collate the samples of ``(index, sample)`` pairs and set their indices beside them."""
+        """Collate the samples of ``(index, sample)`` pairs and return them with their indices."""
         kept = [(index, sample) for index, sample in pairs if sample is not None]
         index = torch.tensor([index for index, _ in kept], dtype=torch.int64)
         return index, self.collate([sample for _, sample in kept])

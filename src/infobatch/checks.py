@@ -1,4 +1,4 @@
-"""The checks of what a user passes: each error says what was called, what it got and what to do."""
+"""Checks of user arguments: each error says what was called, what it got and what to do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_count(name: str, value: Any, why: str, *, least: int = 1) -> int:
 
 
 def check_epochs(num_epochs: Any) -> int:
-    """Return the number of epochs, or refuse it; a share is the ratio in a wrong place."""
+    """Return the number of epochs, or refuse it; a fraction is a misplaced prune ratio."""
     why = "training takes at least one epoch"
     if isinstance(num_epochs, float) and 0 < num_epochs < 1:
         why += ". Is it the ratio? InfoBatch's order is (dataset, num_epochs, prune_ratio, delta)"
@@ -52,7 +52,7 @@ def check_epochs(num_epochs: Any) -> int:
 
 
 def check_delta(delta: Any, policy: object) -> float:
-    """Return delta, the share of the epochs that prune, or refuse it; None is the policy's own."""
+    """Return delta, the share of epochs that prune, or refuse it; None is the policy's default."""
     if delta is None:
         delta = getattr(policy, "default_delta", 0.875)
     if not isinstance(delta, int | float | np.floating) or not 0 <= delta <= 1:
@@ -81,7 +81,7 @@ def check_shrink(shrink: object) -> None:
 def check_batch(
     call: str, losses: torch.Tensor | PerSample, scores: torch.Tensor | None, index: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Return the losses, the scores and the indices that a loop reports of a batch, or refuse them."""
+    """Return the losses, scores and indices that a loop reports for a batch, or refuse them."""
     if isinstance(losses, PerSample):
         scores = losses.scores if scores is None else scores
         losses = losses.losses
@@ -100,7 +100,7 @@ def check_extras(
     needed: Sequence[str],
     policy: object,
 ) -> Mapping[str, torch.Tensor]:
-    """Return what is reported beside the losses, or refuse a batch where something needed is missing."""
+    """Return the values reported besides the losses, or refuse a batch that lacks one."""
     if isinstance(losses, PerSample):
         extras = {**losses.extras, **(extras or {})}
         losses = losses.losses
@@ -175,7 +175,7 @@ def check_losses(call: str, losses: object) -> None:
 
 
 def check_scores(scores: object, losses: torch.Tensor, call: str = "update") -> None:
-    """Refuse scores that do not lie beside the losses."""
+    """Refuse scores that do not have the shape of the losses."""
     if not isinstance(scores, torch.Tensor) or scores.shape != losses.shape:
         got = getattr(scores, "shape", type(scores).__name__)
         raise ValueError(
@@ -185,7 +185,7 @@ def check_scores(scores: object, losses: torch.Tensor, call: str = "update") -> 
 
 
 def check_index(call: str, index: Any, losses: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the samples' indices, on the losses' device where there are losses, or refuse them."""
+    """Return the samples' indices, on the losses' device if there are losses, or refuse them."""
     samples = index if isinstance(index, torch.Tensor) else torch.as_tensor(index)
     if losses is None:  # only the indices themselves
         losses = samples.flatten()

@@ -1,4 +1,4 @@
-"""InfoBatch: the three-line form. A thin data set in front of a pruner."""
+"""InfoBatch, the three-line form: a thin data set that wraps a pruner."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from infobatch.savings import Savings
 class InfoBatch(Dataset[Any]):
     """A data set that prunes its own epochs.
 
-    Batches look exactly as they did. Pass ``sampler=train_data.sampler`` to the loader and each
+    Batches look exactly as before. Pass ``sampler=train_data.sampler`` to the loader and each
     batch's per-sample losses, in order, to ``train_data.update``. Attributes of the inner data set
-    stay reachable. For loaders that reorder, prefetch on their own, filter or shard batches use
-    :class:`~infobatch.Pruner` with :class:`~infobatch.Indexed`.
+    remain accessible. For loaders that reorder, prefetch in their own way, filter or shard batches,
+    use :class:`~infobatch.Pruner` with :class:`~infobatch.Indexed`.
 
     Args:
         dataset: anything with ``__len__`` and ``__getitem__``.
-        num_epochs: how many epochs training takes in all.
+        num_epochs: how many epochs training takes in total.
         prune_ratio: the share of the below-mean samples that an epoch leaves out, 0.5 by default
             (the paper's r).
         delta: pruning stops from epoch ``delta * num_epochs`` on; 0.875 by default, for most rules.
         policy: a name or an object of :mod:`infobatch.policies`, instead of the mean rule.
         seed: the key of the draws; the global random generators are never touched.
-        save: the share of the run's sample passes to save, the whole first and last epochs counted:
-            instead of a ratio. Every epoch leaves out what is still missing.
-        cost: what a pass of each sample costs (tokens, pixels), as an array or a function of a sample,
-            which is called once for each. The budget and the savings then count cost, and
+        save: instead of a ratio, the share of the run's sample passes to save, counting the whole
+            first and last epochs too. Each epoch adapts to what is still to be saved.
+        cost: the cost of a pass of each sample (tokens, pixels), as an array or a function of a
+            sample, which is called once for each. The budget and the savings then count cost, and
             importance rules prefer cheap samples.
-        warmup: how many epochs are whole at the start.
-        max_noise: prune less in an epoch in which more noise than this would be added to the
-            gradient's; 0.1 is the noise of batches of a size divided by 1.1.
-        protect_classes: the share of each class that every epoch keeps at least.
-        labels: the class of each sample, where a rule or ``protect_classes`` needs it; by default
+        warmup: how many epochs at the start are whole.
+        max_noise: prune less in an epoch that would add more than this share to the gradient noise;
+            0.1 is like dividing the batch size by 1.1.
+        protect_classes: the minimum share of each class that every epoch keeps.
+        labels: the class of each sample, if a rule or ``protect_classes`` needs it; by default
             ``dataset.targets``.
-        initial_scores: those of an earlier run, so that the first epoch is pruned already: a tensor
-            or array with one score per sample, or a file that :meth:`export_scores` wrote.
-        tracks: what to remember about each sample beside what the policy needs, for
+        initial_scores: the scores of an earlier run, so that even the first epoch is pruned: a
+            tensor or array with one score per sample, or a file written by :meth:`export_scores`.
+        tracks: what to remember about each sample besides what the policy needs, for
             :meth:`export_scores`; see :mod:`infobatch.memory.tracks`.
         rank, world_size, process_group: which rank of a distributed job this process is; by default
             those of torch.distributed, if it is initialised when the first epoch begins.
-        sharded: each rank keeps the scores of a fixed shard of the samples only.
+        sharded: each rank keeps only the scores of a fixed shard of the samples.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class InfoBatch(Dataset[Any]):
                 "This InfoBatch is a loader worker's copy, which only reads samples. Use update(), "
                 "scores and so on in the process that trains."
             )
-        if hasattr(type(self), name):  # a property that has raised an AttributeError of its own
+        if hasattr(type(self), name):  # a property that itself raised an AttributeError
             return object.__getattribute__(self, name)
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -149,7 +149,7 @@ class InfoBatch(Dataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         # A loader's worker only reads samples, so it does not get the scores. (A process that will
-        # train gets its data set before any training.)
+        # train receives its data set before any training.)
         if get_spawning_popen() is not None and not _can_train(state.get("pruner")):
             state.pop("pruner", None)
         return state
@@ -204,14 +204,14 @@ class InfoBatch(Dataset[Any]):
 
     @property
     def weights(self) -> torch.Tensor:
-        """Each sample's weight in the running epoch; 0 if left out, or in another rank's shard."""
+        """Each sample's weight in the running epoch; 0 if left out or in another rank's shard."""
         plan = self.pruner.plan
         weights = torch.zeros(len(self.dataset), dtype=torch.float32)
         return weights.scatter_(0, plan.order, plan.weights.float())
 
     @property
     def num_epochs(self) -> int:
-        """How many epochs training takes in all."""
+        """How many epochs training takes in total."""
         return self.pruner.num_epochs
 
     @property
@@ -221,7 +221,7 @@ class InfoBatch(Dataset[Any]):
 
     @property
     def keep_ratio(self) -> float:
-        """1 − ``prune_ratio``, for the rules that have one and decide alone."""
+        """1 − ``prune_ratio``, for rules that have one, unless a budget is set."""
         return self.pruner._course.planner.keep_ratio
 
     @property
@@ -271,7 +271,7 @@ class InfoBatch(Dataset[Any]):
         self.pruner.set_epoch(epoch)
 
     def get_saved_ratio(self) -> float:
-        """The share of full-data training's sample passes that was saved so far."""
+        """The share of full-data training's sample passes saved so far."""
         return self.pruner.savings.fraction
 
     def get_pruned_count(self) -> int:
@@ -284,7 +284,7 @@ class InfoBatch(Dataset[Any]):
 
     def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
         """See :meth:`Pruner.state_dict`."""
-        if get_worker_info() is not None:  # a stateful loader asks its workers' copies, too
+        if get_worker_info() is not None:  # a stateful loader also asks its workers' copies
             return {}
         return self.pruner.state_dict(gather=gather)
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic file writing: a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from uuid import uuid4
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then rename it into place.
 
-    The disk is not waited for: a checkpoint could then stop a training for as long as others write. After
-    a power cut a file may be damaged, and whoever reads it says so.
+    This does not wait for the disk (fsync), which could stall training while others write. After a
+    power cut a file may be damaged, which its reader reports.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not by tempfile, whose files nobody else may read.
+    # Not with tempfile, whose files only the owner may read.
     temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
         write(temporary)

@@ -1,4 +1,4 @@
-"""What a task's scoring function returns, and ``update`` takes."""
+"""The result of a task's scoring function, which ``update`` accepts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class PerSample(_LossesAndScores):
     """One loss and one score per sample; unpacks as ``losses, scores``.
 
     ``losses`` is 1-D and differentiable, and its plain mean is the batch loss that you would train
-    with. ``scores`` tells how much each sample has left to teach, and depends on nothing else in
-    the batch. ``extras`` are further values per sample, by name, for policies that need more than a
+    with. ``scores`` says how much each sample still has to teach, independently of the rest of the
+    batch. ``extras`` are further values per sample, by name, for policies that need more than a
     score, such as ``{"confidence": …}``.
     """
 
@@ -33,7 +33,7 @@ class PerSample(_LossesAndScores):
         scores: torch.Tensor,
         extras: Mapping[str, torch.Tensor] = NOTHING,
     ) -> PerSample:
-        """A pair with one more attribute."""
+        """Create a pair with one more attribute."""
         pair = super().__new__(cls, losses, scores)
         pair.extras = extras
         return pair

@@ -1,4 +1,4 @@
-"""The pruner: losses in, plans out. What users touch; the work is done in ``epoch/``."""
+"""The pruner: losses in, plans out. This is the user interface; ``epoch/`` does the work."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Pruner(Refreshing):
     """Prunes the epochs of a training run over ``num_samples`` samples.
 
     Give ``sampler`` to a loader, and the per-sample losses of each of its batches to ``update``.
-    Scores stay frozen during an epoch; the next epoch's plan is drawn from them when it is first
-    asked for. Epochs from ``delta * num_epochs`` on are whole, with weight 1.
+    Scores stay frozen during an epoch; the next epoch's plan is drawn from them when first needed.
+    Epochs from ``delta * num_epochs`` on are whole, with weight 1.
 
     For the arguments see :class:`~infobatch.InfoBatch`; ``cost`` and ``labels`` are arrays here.
 
@@ -89,7 +89,7 @@ class Pruner(Refreshing):
     def _ranks(self) -> Ranks:
         return self._place.find(loaders_shard=self._loaders.shard_batches())
 
-    # What a loader uses.
+    # For the loader.
 
     @property
     def sampler(self) -> PlanSampler:
@@ -101,20 +101,20 @@ class Pruner(Refreshing):
     ) -> PlanBatchSampler:  # fmt: skip
         """A batch sampler for ``DataLoader(…, batch_sampler=…)``, faster than ``sampler``.
 
-        With ``shrink="epoch"`` a pruned epoch has fewer batches. With ``shrink="batch"`` it has as many
-        as one over all data, each smaller, so that every schedule stays that of full-data training.
-        ``even``: batches of nearly the same size; a last one of two samples would spoil BatchNorm.
+        With ``shrink="epoch"`` a pruned epoch has fewer batches. With ``shrink="batch"`` it has as
+        many as one over all data, but smaller, so every schedule stays that of full-data training.
+        ``even`` makes batch sizes nearly equal: a last batch of two samples would spoil BatchNorm.
         """
         return PlanBatchSampler(self._sampler, batch_size, drop_last, shrink, even)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch, counted from 0; needed only where epochs are not iterated in turn.
+        """Set the next epoch, counted from 0; needed only if epochs are not iterated in order.
 
-        After a resume, one before the loaded epoch is the start of a loader's own count from 0 again.
+        After a resume, an epoch before the loaded one means that the loader counts from 0 again.
         """
         self._course.set_epoch(check_count("set_epoch(): epoch", epoch, "counted from 0", least=0))
 
-    # What a training loop uses.
+    # For the training loop.
 
     def update(
         self,
@@ -126,10 +126,10 @@ class Pruner(Refreshing):
     ) -> torch.Tensor:
         """Record a batch's losses and return the mean of weight × loss, for ``backward()``.
 
-        ``losses`` has one entry per sample. ``scores`` ranks the samples where it is not the loss.
-        ``index`` names the samples, where the batch carries them; without it the batches must come
-        in the sampler's order, one update each (or several, for parts of a batch in turn).
-        ``extras`` are what some policies need beside the scores, by name.
+        ``losses`` has one entry per sample. ``scores`` ranks the samples if they are not to be
+        ranked by loss. ``index`` identifies the samples, if the batch carries it; without it,
+        batches must come in the sampler's order, with one update each (or several, for consecutive
+        parts of a batch). ``extras`` are further values, by name, that some policies need.
         """
         if self._channels:
             extras = checks.check_extras("update", losses, extras, self._channels, self.policy)
@@ -145,7 +145,7 @@ class Pruner(Refreshing):
     def reweight(
         self, losses: torch.Tensor | PerSample, *, index: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The weighted mean for another forward of the last updated batch: nothing is recorded.
+        """The weighted mean for another forward pass of the last updated batch; not recorded.
 
         For optimizers that evaluate a batch more than once, such as SAM or L-BFGS.
         """
@@ -153,9 +153,9 @@ class Pruner(Refreshing):
         return self._course.run.reweight(losses, index)
 
     def skip(self, count: int | None = None, *, index: torch.Tensor | None = None) -> None:
-        """Leave a batch without an update (because of a NaN, for instance): scores are kept.
+        """Skip the update of a batch (because of a NaN, for instance) and keep its scores.
 
-        Without ``count`` the rest of the current batch is passed over.
+        Without ``count``, the rest of the current batch is skipped.
         """
         run = self._course.run_for("skip()", index is not None)
         if index is not None:
@@ -165,18 +165,18 @@ class Pruner(Refreshing):
             run.skip(check_count("skip(): count", count, "it is a number of samples"))
         self._course.after_update(run)
 
-    # What a user looks at.
+    # For the user.
 
     @property
     def last_loss(self) -> torch.Tensor:
-        """The plain mean of the last updated batch's losses, to log: without the weights."""
+        """The plain, unweighted mean of the last updated batch's losses, for logging."""
         if self._last_losses is None:
             raise RuntimeError("last_loss is that of the last update(): call update() first.")
         return self._last_losses.mean()
 
     @property
     def epoch(self) -> int:
-        """The running epoch, from 0; after ``load_state_dict`` the one that the loader continues."""
+        """The running epoch, from 0; after ``load_state_dict``, the one to be continued."""
         return self._course.clock.epoch
 
     @property
@@ -186,7 +186,7 @@ class Pruner(Refreshing):
 
     @property
     def plan(self) -> Plan:
-        """This epoch's plan; drawn now if it was not yet."""
+        """This epoch's plan; drawn now if it has not been drawn yet."""
         return self._course.run.plan
 
     @property
@@ -197,14 +197,14 @@ class Pruner(Refreshing):
     def virtual_step(self, steps_per_epoch: int) -> int:
         """How many steps of full-data training the samples so far stand for.
 
-        For learning rates computed from a step number. ``steps_per_epoch`` are those of an epoch over
-        all data; every epoch, pruned or not, advances by as many.
+        For learning rates computed from a step number. ``steps_per_epoch`` is the number of steps
+        in an epoch over all data; every epoch, pruned or not, advances by that number.
         """
         return self.progress.full_steps(checks.check_steps("virtual_step()", steps_per_epoch))
 
     @property
     def scores(self) -> torch.Tensor:
-        """One score per sample, float32, NaN where never seen; a copy, with this rank's latest."""
+        """A copy of the scores, float32, NaN where never seen, with this rank's latest losses."""
         return torch.from_numpy(self._course.known_memory().scores)
 
     @property
@@ -215,8 +215,8 @@ class Pruner(Refreshing):
     def export_scores(self, path: str | PathLike[str]) -> None:
         """Write the scores to a ``.parquet``, ``.csv`` or ``.npz`` file, for a later run to start from.
 
-        Its columns are ``index``, ``score`` and what is tracked, such as ``visits``; with sharded
-        scores its rows are this rank's samples.
+        The columns are ``index``, ``score`` and what is tracked, such as ``visits``; with sharded
+        scores the rows are this rank's samples.
         """
         write_scores(path, self._course.known_memory(), self._ranks().shard)
 
@@ -225,19 +225,19 @@ class Pruner(Refreshing):
     def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
         """Everything needed to continue from here, bit for bit, in plain tensors and numbers.
 
-        Between epochs any rank may call it alone. In the middle of an epoch call it on every rank:
-        each gets the whole state, so write one of them; or, with ``gather=False``, on one rank alone:
-        what the others have recorded in the running epoch is then missing. With ``sharded=True`` the
-        state is that of this rank: write and load one per rank.
+        Between epochs, any rank may call it alone. In the middle of an epoch, call it on every
+        rank: each gets the whole state, so save one of them. Or call it with ``gather=False`` on
+        one rank only: what the others recorded in the running epoch is then missing. With
+        ``sharded=True`` the state is this rank's: save and load one per rank.
         """
         return self._course.state(gather=gather).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state: the next iteration of a loader begins where it was taken."""
+        """Continue from a state: the next iteration of a loader begins where it was saved."""
         self._course.load(State.from_dict(state, self.num_samples, self._ranks()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy like a checkpoint: the copy continues where this one is."""
+        """Pickle and copy like a checkpoint: the copy continues from this point."""
         planner = self._course.planner
         options: dict[str, Any] = {"policy": self.policy, "delta": self.delta, "seed": self.seed}
         options |= {"initial_scores": planner.initial_scores, "tracks": planner.tracks}

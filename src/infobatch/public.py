@@ -1,4 +1,4 @@
-"""The public names of infobatch, which the package itself offers: ``infobatch.Pruner``."""
+"""The public names of infobatch, available from the package itself: ``infobatch.Pruner``."""
 
 from infobatch import coresets, scoring
 from infobatch.batch import Indexed, with_index

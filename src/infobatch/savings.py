@@ -1,4 +1,4 @@
-"""What pruning has saved, counted in sample passes, or in training steps where scoring costs extra."""
+"""The savings of pruning, in sample passes, or in training steps if scoring costs extra."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class EpochPasses:
     """The sample passes of one epoch, over all ranks.
 
     ``full`` is the data set's size, ``planned`` how many samples the plan keeps, ``made`` how many
-    of these passes were made, ``unscored`` how many of those left no score: their loss was NaN or
-    infinite, or the batch was skipped. ``planned_cost`` is the share of the cost that the plan keeps,
-    where the user has given costs. ``added_noise`` is how much noise leaving samples out adds to the
-    gradient's, see :mod:`infobatch.policies.gradient`. ``refreshed`` samples were forwarded at the
+    of these passes were made, ``unscored`` how many of those gave no score: their loss was NaN or
+    infinite, or the batch was skipped. ``planned_cost`` is the share of the cost that the plan
+    keeps, if the user has given costs. ``added_noise`` is how much pruning adds to the gradient
+    noise, see :mod:`infobatch.policies.gradient`. ``refreshed`` samples were forwarded at the
     epoch's end without a step; ``refreshed_cost`` is their share of a full epoch's cost.
     """
 
@@ -32,7 +32,7 @@ class EpochPasses:
 
     @property
     def kept_cost(self) -> float:
-        """The share of a full epoch's cost that the plan has."""
+        """The share of a full epoch's cost that the plan keeps."""
         return self.kept_fraction if self.planned_cost is None else self.planned_cost
 
     @property
@@ -42,15 +42,15 @@ class EpochPasses:
 
     @property
     def completed(self) -> float:
-        """The share of the plan that was made."""
+        """The share of the plan that has been trained on."""
         return self.made / self.planned
 
     @property
     def saved(self) -> int:
         """The passes that full data would have needed beyond those made.
 
-        An epoch that was left early, or is still running, has saved in proportion to its progress:
-        what was not trained on for that reason is not a saving.
+        An epoch that was left early, or is still running, counts in proportion to its progress:
+        samples that were not trained on for that reason are not savings.
         """
         return (self.full - self.planned) * self.made // self.planned
 
@@ -62,7 +62,7 @@ class EpochPasses:
 
 @dataclass(frozen=True)
 class Savings:
-    """Sample passes made and saved, by epoch and in all.
+    """Sample passes made and saved, by epoch and in total.
 
     >>> savings = Savings((EpochPasses(0, 100, 100, 100, 0), EpochPasses(1, 100, 60, 60, 0, (0.7,))))
     >>> print(savings)
@@ -85,7 +85,7 @@ class Savings:
 
     @property
     def unscored(self) -> int:
-        """All passes that left no score: NaN and infinite losses, skipped batches."""
+        """All passes that gave no score: NaN and infinite losses, skipped batches."""
         return sum(epoch.unscored for epoch in self.epochs)
 
     @property
@@ -95,9 +95,9 @@ class Savings:
 
     @property
     def fraction(self) -> float:
-        """The share of full-data training's passes, or of their cost where given, that was saved.
+        """The share of full-data training's passes, or of their cost if given, that was saved.
 
-        A sample that is forwarded to refresh its score takes a third of a pass back.
+        Forwarding a sample to refresh its score costs a third of a pass.
         """
         if not any(epoch.planned_cost is not None for epoch in self.epochs):
             total = self.made + self.saved
@@ -106,7 +106,7 @@ class Savings:
         return sum(epoch.saved_cost for epoch in self.epochs) / total_cost if total_cost else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """Flat numbers for a logger; ``threshold`` is the highest one where a rule has several."""
+        """Flat numbers for a logger; ``threshold`` is the highest one if a rule has several."""
         numbers: dict[str, float] = {
             "infobatch/samples_made": self.made,
             "infobatch/samples_saved": self.saved,
@@ -139,7 +139,7 @@ class Savings:
 
 @dataclass(frozen=True)
 class StreamSavings:
-    """What a :class:`StreamPruner` has cost, counted in training steps of one sample.
+    """What a :class:`StreamPruner` has cost, in training steps of one sample.
 
     ``scored`` samples went through a forward pass without gradients and ``trained`` of them through
     a training step. ``unscored`` of these had no usable score and were kept for that reason.
@@ -156,7 +156,7 @@ class StreamSavings:
 
     @property
     def cost(self) -> float:
-        """The training steps that all of it took: a third for scoring a sample, one for training."""
+        """The total cost in training steps: a third for scoring a sample, one for training."""
         return self.scored * self.forward_cost + self.trained
 
     @property

@@ -1,4 +1,4 @@
-"""Pruned epochs are shorter: keep a learning-rate schedule that was built for full ones in step."""
+"""Keep a learning-rate schedule that was built for full epochs in step with pruned ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from infobatch.pruner import Pruner
 
 
 class Paceable(Protocol):
-    """What a schedule can be paced by: a pruner, or a trainer that knows its own progress."""
+    """An object that can pace a schedule: a pruner, or a trainer that knows its progress."""
 
     @property
     def num_epochs(self) -> int:
-        """How many epochs training takes in all."""
+        """How many epochs training takes in total."""
         ...
 
     @property
@@ -34,19 +34,19 @@ def paced(
     *,
     steps_per_epoch: int | None = None,
 ) -> PacedScheduler:
-    """Pace a per-step scheduler that was built for the full data's number of steps.
+    """Pace a per-step scheduler that was built for the number of steps of full-data training.
 
-    Call ``step()`` after each optimizer step, as usual: it advances the inner scheduler by as many
-    full-data steps as have become due. Every epoch, pruned or not, advances it by one full epoch,
-    and it ends exactly at its end. ``steps_per_epoch`` is the number of steps of an epoch over all
-    data; without it, the first epoch shows how many samples a step has. A scheduler that is stepped
-    once per epoch needs no pacing.
+    Call ``step()`` after each optimizer step, as usual: it advances the inner scheduler by the
+    full-data steps that are due. Every epoch, pruned or not, advances it by one full epoch, and the
+    schedule reaches exactly its end. ``steps_per_epoch`` is the number of steps in an epoch over
+    all data; without it, the first epoch shows how many samples a step has. A scheduler that is
+    stepped once per epoch needs no pacing.
     """
     return PacedScheduler(scheduler, train_data, steps_per_epoch=steps_per_epoch)
 
 
 class PacedScheduler:
-    """What :func:`paced` returns; ``scheduler`` is the inner one."""
+    """The result of :func:`paced`; ``scheduler`` is the inner scheduler."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PacedScheduler:
         self._made = 0  # steps of the inner scheduler
         self._seen: Progress | None = None  # of the first epoch, at the last call
         self._group = 0  # samples of a step
-        self._drops_rest = False  # batches at an epoch's end that make no whole step get none
+        self._drops_rest = False  # leftover batches at an epoch's end make no step
 
     @property
     def optimizer(self) -> Optimizer:
@@ -86,7 +86,7 @@ class PacedScheduler:
         progress = self._course.progress
         if self._steps_per_epoch is None:
             if progress.epoch == 1 and not progress.done and self._seen is not None:
-                # The first epoch's last call, after something has already asked for the next one.
+                # The first epoch's last call, after the next epoch was already requested.
                 progress = self._seen._replace(done=self._seen.total)
             if progress.epoch == 0:
                 self._watch(progress)
@@ -100,7 +100,7 @@ class PacedScheduler:
         self._advance_to(min(progress.full_steps(self._steps_per_epoch), steps))
 
     def _watch(self, progress: Progress) -> None:
-        """Follow the first epoch. A step that was left out, or the rest at its end, does not count."""
+        """Follow the first epoch. Skipped steps and the remainder at its end do not count."""
         group = progress.done - (0 if self._seen is None else self._seen.done)
         if not self._group or (progress.done < progress.total and 0 < group < self._group):
             self._group = group
@@ -109,7 +109,7 @@ class PacedScheduler:
             self._advance_to(progress.full_steps(-(-progress.full // self._group)))
 
     def _learn(self) -> None:
-        """Work out the full number of steps from what the first epoch showed."""
+        """Derive the full number of steps from the first epoch."""
         seen = self._seen
         if seen is None or not self._group:
             raise RuntimeError(

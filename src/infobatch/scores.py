@@ -1,4 +1,4 @@
-"""Scores before the first epoch, by a pass without gradients."""
+"""Scores before the first epoch, from a pass without gradients."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def score(
     collate: Callable[[list[Any]], Any] | None = None,
     num_workers: int = 0,
 ) -> torch.Tensor:
-    """One score per sample, for ``initial_scores=``: what ``losses(model, batch)`` returns for it.
+    """Score each sample with ``losses(model, batch)``, for ``initial_scores=``.
 
-    ``model`` is the one to be trained, if it was trained before, or a smaller one whose losses rank
-    the samples alike. It is put into evaluation mode and back. The pass costs about a third of an epoch
-    (a forward without a backward), which pruning the first epoch has to save first.
+    ``model`` is the one to be trained, if it is pretrained, or a smaller one whose losses rank the
+    samples similarly. It is put into evaluation mode and back. The pass costs about a third of an
+    epoch (a forward pass without a backward pass), which pruning the first epoch has to recover.
 
     >>> data = torch.utils.data.TensorDataset(torch.tensor([1.0, 2.0]))
     >>> score(nn.Identity(), data, lambda model, batch: model(batch[0]) ** 2)
     tensor([1., 4.])
     """
     size = check_count("score(): batch_size", batch_size, "it is a number of samples")
-    # A loader draws a seed, which is not to come from the training's stream.
+    # A loader draws a seed, which must not come from the training's random stream.
     loader: DataLoader[Any] = DataLoader(
         data, size, num_workers=num_workers, collate_fn=collate, generator=torch.Generator()
     )

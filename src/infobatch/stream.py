@@ -16,14 +16,14 @@ from infobatch.plan.importance import slope_for_budget, slope_for_noise, systema
 from infobatch.savings import FORWARD, StreamSavings
 
 _VERSION = 1
-_SMALLEST = 1e-20  # stands for a score of 0, relative to the largest: probabilities stay above 0
-_SHARES = (1e-3, 1 - 1e-3)  # a share that is owed may go beyond what can be kept
+_SMALLEST = 1e-20  # replaces a score of 0, relative to the largest: probabilities stay above 0
+_SHARES = (1e-3, 1 - 1e-3)  # bounds: a share that is owed may exceed what can be kept
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What :meth:`StreamPruner.select` keeps of a batch.
+    """The samples of a batch that :meth:`StreamPruner.select` keeps.
 
     ``index`` are positions in the batch, in ascending order, and ``weights`` has one over the
     probability with which each of them was kept. ``batch_size`` is that of the whole batch.
@@ -52,26 +52,26 @@ class Kept:
 
 
 class StreamPruner:
-    """Chooses from each batch what to train on, by scores that a forward pass has just given.
+    """Chooses what to train on from each batch, by scores from a forward pass.
 
     A sample is kept with probability ``p = floor + (1 - floor) * min(1, c * score)`` and has the
     weight ``1 / p``, so that the expected gradient is that of the whole batch. ``c`` follows the
-    scores of the last ``window`` samples such that a share ``keep`` is kept in the long run: a batch
-    of hard samples keeps more and an easy one less, but each at least one sample.
+    scores of the last ``window`` samples such that a share ``keep`` is kept in the long run: a
+    batch of hard samples keeps more and an easy one fewer, but each at least one sample.
 
-    Samples whose score is NaN, infinite or negative are kept with weight 1, as samples that nothing
-    is known about, and counted in ``savings.unscored``.
+    Samples whose score is NaN, infinite or negative are kept with weight 1, because nothing is
+    known about them, and counted in ``savings.unscored``.
 
     Args:
         keep: the share of the samples to train on. Scoring costs a third of a step per sample, so
-            that only shares below two thirds save anything.
+            only shares below two thirds save anything.
         max_noise: by how much pruning may raise the gradient noise, ``Σ score²/p ÷ Σ score² − 1`` over
-            the window, with the score standing for the size of a sample's gradient. More is kept than
-            ``keep`` says where that is needed. None sets no limit.
+            the window, with the score standing for the size of a sample's gradient. If needed, more
+            than ``keep`` is kept. None sets no limit.
         floor: the least probability of being kept, so that no weight exceeds ``1 / floor``.
         window: how many of the latest scores ``c`` is computed from.
         seed: the key of the draws; the global random generators are never touched.
-        rank: whose draws these are; by default the rank in torch.distributed, if it is initialised.
+        rank: the rank whose draws these are; by default that of torch.distributed, if initialised.
         forward_cost: what scoring one sample costs, as a share of a training step: less than a third
             if a smaller model does it.
 
@@ -118,11 +118,9 @@ class StreamPruner:
         self.max_noise = max_noise
         self.forward_cost = float(forward_cost)
         self._batches = self._scored = self._trained = 0
-        # On the scores' device, where they stay: nothing but ``index`` is waited for.
+        # Kept on the scores' device: only ``index`` waits for the device.
         self._recent = torch.empty(0)
-        self._owed = torch.zeros(
-            ()
-        )  # samples that the budget has left to keep, or below 0, has overdrawn
+        self._owed = torch.zeros(())  # samples that the budget has left; below 0, it is overdrawn
         self._unscored = torch.zeros((), dtype=torch.int64)
 
     def select(self, scores: torch.Tensor) -> Kept:
@@ -136,7 +134,7 @@ class StreamPruner:
                 f"StreamPruner.select() got {got}, expected one score per sample: a 1-D tensor. Build "
                 'the criterion with reduction="none" and pass what it returns.'
             )
-        # float64 makes the sums below exact enough; devices without it get along with float32.
+        # float64 makes the sums below exact enough; devices without it make do with float32.
         exact = torch.float32 if scores.device.type == "mps" else torch.float64
         scores = scores.detach().to(exact)
         usable = scores.isfinite() & (scores >= 0)
@@ -151,14 +149,14 @@ class StreamPruner:
         return Kept(index, 1 / probabilities[index].float(), len(scores))
 
     def _probabilities(self, scores: torch.Tensor, usable: torch.Tensor) -> torch.Tensor:
-        """How probable each sample is to be kept; scores that are not usable are NaN."""
+        """The probability of keeping each sample; scores that are not usable are NaN."""
         recent = torch.cat([self._recent.to(scores), scores])
         self._recent = recent[-self.window :]
-        # In units of the largest, where a score of 0 has a tiny part of it: no division by 0.
+        # In units of the largest score; a score of 0 becomes tiny, to avoid dividing by 0.
         unit = recent.nan_to_num(0.0).max().clamp(min=_SMALLEST)
         known = (recent / unit).clamp(min=_SMALLEST).nan_to_num(0.0).sort().values
         scores = (scores / unit).clamp(min=_SMALLEST)
-        # What was kept too much or too little is made up for over the next window.
+        # Any surplus or deficit is made up for over the next window.
         owed = self._owed.to(scores)
         share = (self.keep + owed / self.window - self.floor) / (1 - self.floor)
         slope = slope_for_budget(known, share.clamp(*_SHARES) * (known > 0).sum())
@@ -167,7 +165,7 @@ class StreamPruner:
         self._owed = owed.clamp(-self.window, self.window)
         if self.max_noise is None:
             return chances
-        # What the limit keeps beyond the budget is not owed.
+        # What the noise limit keeps beyond the budget is not charged to it.
         slope = torch.maximum(slope, slope_for_noise(known, self.max_noise))
         return self._chances(slope * scores, usable)
 
@@ -184,7 +182,7 @@ class StreamPruner:
 
     @property
     def savings(self) -> StreamSavings:
-        """The passes so far, with the forward passes that scoring took."""
+        """The passes so far, including the forward passes for scoring."""
         return StreamSavings(self._scored, self._trained, int(self._unscored), self.forward_cost)
 
     def state_dict(self) -> dict[str, Any]:

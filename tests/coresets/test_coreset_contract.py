@@ -258,10 +258,10 @@ def test_random_is_uniform():
 
 def test_seeds_differ():
     for name in ("random", "ccs", "dataset_quantization"):
-        one, other = (
+        first, second = (
             coresets.select(name, fraction=0.3, inputs=given(), seed=seed) for seed in (0, 1)
         )
-        assert set(one.indices.tolist()) != set(other.indices.tolist())
+        assert set(first.indices.tolist()) != set(second.indices.tolist())
 
 
 def test_outputs_of_an_ensemble():
@@ -272,7 +272,7 @@ def test_outputs_of_an_ensemble():
     plain = coresets.select("entropy", fraction=0.3, probabilities=outputs.mean(0))
     assert mean.indices.tolist() == plain.indices.tolist()
     both = coresets.select("el2n", fraction=0.3, probabilities=outputs, labels=inputs.labels)
-    norms = torch.stack([coresets.error_norms(one, inputs.labels) for one in outputs])
+    norms = torch.stack([coresets.error_norms(output, inputs.labels) for output in outputs])
     assert both.scores == pytest.approx(norms.mean(0).numpy())
     given_norms = coresets.select("el2n", fraction=0.3, error_norms=norms)
     assert given_norms.indices.tolist() == both.indices.tolist()

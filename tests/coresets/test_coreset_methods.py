@@ -135,14 +135,16 @@ def test_el2n_and_grand_of_an_ensemble(made):
     h, _, p, y = made
     q = np.roll(p, 1, axis=1)
     errors = [
-        [np.linalg.norm(row - np.eye(C)[label]) for row, label in zip(one, y, strict=True)]
-        for one in (p, q)
+        [np.linalg.norm(row - np.eye(C)[label]) for row, label in zip(part, y, strict=True)]
+        for part in (p, q)
     ]
     norms = coresets.error_norms(np.stack([p, q]), y)
     assert coresets.el2n(norms).numpy() == pytest.approx(np.mean(errors, axis=0))
-    lengths = [np.linalg.norm(slow.gradients(h, one, y), axis=1) for one in (p, q)]
-    found = torch.stack([last_layer_gradients(h, one, y).squared_norms().sqrt() for one in (p, q)])
-    assert coresets.grand(found).numpy() == pytest.approx(np.mean(lengths, axis=0))
+    lengths = [np.linalg.norm(slow.gradients(h, part, y), axis=1) for part in (p, q)]
+    result = torch.stack(
+        [last_layer_gradients(h, part, y).squared_norms().sqrt() for part in (p, q)]
+    )
+    assert coresets.grand(result).numpy() == pytest.approx(np.mean(lengths, axis=0))
 
 
 def test_forgetting():
@@ -184,7 +186,7 @@ def test_dataset_quantization_draws_from_the_bins_of_graph_cut(made):
         bins.append({rest[i] for i in inside})
         rest = [i for i in rest if i not in bins[-1]]
     chosen = set(coresets.dataset_quantization(h, 20, bins=4, seed=3).tolist())
-    assert [len(chosen & one) for one in bins] == [5, 5, 5, 5]
+    assert [len(chosen & part) for part in bins] == [5, 5, 5, 5]
     assert chosen != set(coresets.dataset_quantization(h, 20, bins=4, seed=4).tolist())
 
 
@@ -212,12 +214,12 @@ def test_last_layer_gradients_are_those_of_autograd():
     model = network()
     x, y = torch.randn(7, 4), torch.randint(3, (7,))
     hidden = torch.tanh(model[0](x))
-    found = last_layer_gradients(hidden, model(x).softmax(1), y).written_out()
+    result = last_layer_gradients(hidden, model(x).softmax(1), y).written_out()
     for i in range(7):
         loss = nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
         weight, bias = torch.autograd.grad(loss, list(model[2].parameters()))
         expected = torch.cat([bias[:, None], weight], dim=1).flatten()
-        assert found[i].numpy() == pytest.approx(expected.numpy(), rel=1e-4, abs=1e-6)
+        assert result[i].numpy() == pytest.approx(expected.numpy(), rel=1e-4, abs=1e-6)
 
 
 def test_deepfool_of_a_linear_model_is_the_squared_distance_to_the_nearest_border():
@@ -227,11 +229,14 @@ def test_deepfool_of_a_linear_model_is_the_squared_distance_to_the_nearest_borde
     scores = coresets.deepfool(model, TensorDataset(x), batch_size=16)
     weights, logits = model.weight.detach(), model(x).detach()
     for i in range(50):
-        own = int(logits[i].argmax())
+        predicted = int(logits[i].argmax())
         gaps = [
-            float((logits[i, own] - logits[i, c]) ** 2 / (weights[own] - weights[c]).square().sum())
+            float(
+                (logits[i, predicted] - logits[i, c]) ** 2
+                / (weights[predicted] - weights[c]).square().sum()
+            )
             for c in range(3)
-            if c != own
+            if c != predicted
         ]
         assert -scores[i].item() == pytest.approx(min(gaps), rel=1e-3)
 
@@ -245,8 +250,8 @@ def test_deepfool_moves_a_sample_of_a_network_over_the_border():
         torch.randn(2000, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     )
     for i in range(8):
-        own = model(x[i : i + 1]).argmax()
-        inside = model(x[i] + 0.5 * r[i] * directions).argmax(1) == own
+        predicted = model(x[i : i + 1]).argmax()
+        inside = model(x[i] + 0.5 * r[i] * directions).argmax(1) == predicted
         assert bool(inside.all())  # half as far, no direction changes the class
     assert bool((r > 0).all())
 

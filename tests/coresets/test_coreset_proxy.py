@@ -65,17 +65,17 @@ def test_the_history_is_that_of_the_training():
 
     def losses(model, batch):
         x, y = batch
-        found = nn.functional.cross_entropy(model(x), y, reduction="none")
-        seen.append((x, found.detach()))
-        return PerSample(found, found.detach())
+        result = nn.functional.cross_entropy(model(x), y, reduction="none")
+        seen.append((x, result.detach()))
+        return PerSample(result, result.detach())
 
     data = task()
     made = trained(data=data, losses=losses, epochs=2)
     x = torch.cat([rows for rows, _ in seen[:3]])
-    found = torch.cat([losses for _, losses in seen[:3]])
+    result = torch.cat([losses for _, losses in seen[:3]])
     assert [len(rows) for rows, _ in seen[:3]] == [32, 32, 33]  # none of one sample
     order = torch.cdist(data.tensors[0], x).argmin(1)
-    assert torch.allclose(made.history.label_probabilities[0], (-found[order]).exp(), atol=1e-6)
+    assert torch.allclose(made.history.label_probabilities[0], (-result[order]).exp(), atol=1e-6)
     assert sorted(order.tolist()) == list(range(N))
 
 
@@ -120,11 +120,11 @@ def test_a_stopped_proxy_continues(stop, tmp_path):
 def test_the_same_seed_gives_the_same_proxy_and_leaves_the_callers_stream_alone():
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    one = trained(seed=3)
+    inputs = trained(seed=3)
     assert torch.equal(torch.get_rng_state(), before)
     torch.rand(7)
-    assert torch.equal(one.logits, trained(seed=3).logits)
-    assert not torch.equal(one.logits, trained(seed=4).logits)
+    assert torch.equal(inputs.logits, trained(seed=3).logits)
+    assert not torch.equal(inputs.logits, trained(seed=4).logits)
 
 
 def test_a_network_is_copied():

@@ -59,8 +59,8 @@ def test_same_plans_and_scores_as_one_process(ranks, tmp_path):
     for rank, result in enumerate(torchrun("drive", ranks, tmp_path)):
         for plan, own_plan, visited in zip(plans, result["plans"], result["visits"], strict=True):
             assert torch.equal(plan, own_plan)
-            own = plan.tolist()[rank::ranks]
-            assert visited[: len(own)] == own
+            share = plan.tolist()[rank::ranks]
+            assert visited[: len(share)] == share
             assert len(visited) == -(-len(plan) // ranks)
         assert torch.equal(result["scores"], pruner.scores)
         assert result["savings"] == str(pruner.savings)

@@ -109,8 +109,8 @@ def test_plans_shares_and_scores_do_not_depend_on_the_number_of_ranks(world_size
         for rank, (history, _, _) in enumerate(results):
             assert np.array_equal(history[epoch][0].codes, plan.codes)
             visited = history[epoch][1]
-            own = order[rank::world_size]
-            assert visited[: len(own)] == own, "rank k of W visits order[k::W]"
+            share = order[rank::world_size]
+            assert visited[: len(share)] == share, "rank k of W visits order[k::W]"
             visits.append(visited)
         assert len({len(visited) for visited in visits}) == 1, "equal steps"
         assert 0 <= sum(map(len, visits)) - len(order) < world_size, "fewer than W repeats"
@@ -236,8 +236,8 @@ def test_a_checkpoint_in_mid_epoch_leaves_no_trace():
                 pruner.update(torch.tensor([loss_of(index, epoch)]))
                 if position == 5:
                     pruner.state_dict()
-            own = pruner.plan.order[pruner._course.find_ranks().rank :: 2]
-            assert not pruner.scores[own].isnan().any()
+            share = pruner.plan.order[pruner._course.find_ranks().rank :: 2]
+            assert not pruner.scores[share].isnan().any()
             assert pruner.savings.epochs[-1].made == pruner.savings.epochs[-1].planned
             assert len(pruner.sampler) == -(-len(pruner.plan) // 2)
         return pruner.scores, pruner.epoch
@@ -315,7 +315,7 @@ def test_a_state_of_four_ranks_goes_on_with_another_number(ranks_after, by_index
         return rest, pruner.scores, pruner.savings
 
     after, _ = on_ranks(ranks_after, go_on, 103, 3, **OPTIONS)
-    rest = [sample for own, _, _ in after for sample in own]
+    rest = [sample for share, _, _ in after for sample in share]
     left = [sample for sample in plan.order.tolist() if sample not in visited]
     assert set(rest) == set(left)
     assert len(rest) - len(left) < ranks_after
@@ -345,8 +345,8 @@ def test_a_state_taken_on_one_rank_alone(complete):
     pruner = infobatch.Pruner(101, 3, **OPTIONS)
     pruner.load_state_dict(results[1][0])
     order = results[0][1].order.tolist()
-    own = order if complete else order[1:28:4]  # the epoch's last update exchanges the losses
-    assert (~pruner.scores.isnan()).nonzero().flatten().tolist() == sorted(own)
+    share = order if complete else order[1:28:4]  # the epoch's last update exchanges the losses
+    assert (~pruner.scores.isnan()).nonzero().flatten().tolist() == sorted(share)
     assert pruner.epoch == (1 if complete else 0)
     assert pruner.savings.made == (101 if complete else 28)
     if not complete:
@@ -387,11 +387,11 @@ def test_sharded_expected_sum_by_z_test():
     scores = np.random.default_rng(0).exponential(size=400).astype(np.float32)
 
     def work(pruner):
-        own = scores[pruner._course.find_ranks().rank :: 2]
+        share = scores[pruner._course.find_ranks().rank :: 2]
         sums = []
         for epoch in range(200):
             pruner.set_epoch(epoch)
-            pruner._course.memory.columns["score"] = own.copy()
+            pruner._course.memory.columns["score"] = share.copy()
             plan = pruner.plan
             sums.append(float((plan.weights.numpy() * scores[plan.order.numpy()] ** 2).sum()))
         return sums
@@ -503,6 +503,6 @@ def test_a_rank_that_was_dealt_nothing_still_takes_part():
         pruner.set_epoch(1)
         return state["losses"], pruner.scores, pruner.savings.made
 
-    one, two = on_ranks(2, work, 40, 4, global_order=True, **OPTIONS)[0]
-    assert torch.equal(one[0], two[0])
-    assert one[1].isfinite().sum() == two[1].isfinite().sum() == one[2] == two[2] == 20
+    first, second = on_ranks(2, work, 40, 4, global_order=True, **OPTIONS)[0]
+    assert torch.equal(first[0], second[0])
+    assert first[1].isfinite().sum() == second[1].isfinite().sum() == first[2] == second[2] == 20

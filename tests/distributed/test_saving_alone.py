@@ -98,11 +98,11 @@ def test_in_the_middle_of_an_epoch_it_is_told_and_the_group_stays_usable(in_mid_
     for result in (first, second):
         assert torch.equal(result["scores"], straight.scores), "nothing was lost by it"
         assert result["savings"] == str(straight.savings)
-    for save, (one, other) in enumerate(zip(first["together"], second["together"], strict=True)):
+    for save, (state, other) in enumerate(zip(first["together"], second["together"], strict=True)):
         epoch, steps = save // 2, (3, 5)[save % 2]
-        assert torch.equal(one["losses"], other["losses"])
+        assert torch.equal(state["losses"], other["losses"])
         resumed = infobatch.Pruner(SIZE, EPOCHS, delta=1.0)
-        resumed.load_state_dict(one)
+        resumed.load_state_dict(state)
         assert resumed.epoch == epoch
         visited = resumed.plan.order[: 2 * BATCH * steps]
         assert list(resumed.sampler) == resumed.plan.order[2 * BATCH * steps :].tolist()
@@ -144,6 +144,6 @@ def test_without_the_others_losses_of_the_epoch(in_mid_epoch):
     resumed.load_state_dict(second["alone"])
     visited = resumed.plan.order[: 2 * BATCH * 6]
     assert list(resumed.sampler) == resumed.plan.order[2 * BATCH * 6 :].tolist()
-    own, others = visited[1::2], visited[::2]
-    assert torch.allclose(resumed.scores[own], loss_of(own.float(), 1))
+    share, others = visited[1::2], visited[::2]
+    assert torch.allclose(resumed.scores[share], loss_of(share.float(), 1))
     assert torch.allclose(resumed.scores[others], loss_of(others.float(), 0)), "the old scores"

@@ -453,7 +453,7 @@ class Loops(RuleBasedStateMachine):
         warned = loop is not None and loop.exhausted and 0 < loop.updated < loop.deliverable
         others = getattr(self.clock.phase, "others", ())
         continued = [other for other, taken in others if other.issued > taken and other.alive]
-        self.loops = [one for one in self.loops if one in (loop, *continued) and not warned]
+        self.loops = [known for known in self.loops if known in (loop, *continued) and not warned]
 
     def event(self, happens):
         """Let something happen that must not lead to an earlier epoch."""

@@ -88,8 +88,8 @@ def test_ranks_know_each_others(by_index, world_size):
     alone = new_pruner()
     train(alone)
     options = {"delta": 1.0, "tracks": [Latest("extra")]}
-    for found in on_ranks(world_size, work, SIZE, EPOCHS, **options):
-        assert found == pytest.approx(column(alone), nan_ok=True)
+    for result in on_ranks(world_size, work, SIZE, EPOCHS, **options):
+        assert result == pytest.approx(column(alone), nan_ok=True)
 
 
 def test_a_batch_that_is_skipped_keeps_the_old_values():

@@ -224,8 +224,8 @@ class Training:
         return {name: getattr(self, name).state_dict() for name in names}
 
     def load(self, state):
-        for name, own in state.items():
-            getattr(self, name).load_state_dict(own)
+        for name, part in state.items():
+            getattr(self, name).load_state_dict(part)
 
 
 @pytest.mark.parametrize(("workers", "every"), [(0, 1), (2, 7)])
@@ -251,8 +251,10 @@ def check_all_stops(every, *args, **options):
         second.load(first.state())
         second.run()
         assert first.trace + second.trace == straight.trace, f"stopped after step {stop}"
-        for one, other in zip(second.model.parameters(), straight.model.parameters(), strict=True):
-            assert torch.equal(one, other)
+        for parameter, expected in zip(
+            second.model.parameters(), straight.model.parameters(), strict=True
+        ):
+            assert torch.equal(parameter, expected)
         assert torch.equal(second.data.scores.nan_to_num(), straight.data.scores.nan_to_num())
         assert second.data.savings == straight.data.savings
     return straight

@@ -24,11 +24,11 @@ def no_telemetry(monkeypatch):
 def pairs():
     rows = []
     for number in range(SIZE):
-        one, other = number % 4, number // 4
-        wrong = "a b c" if number % 2 else DIGITS[(one + other + 1) % 10]
-        prompt = f"what is {DIGITS[one]} plus {DIGITS[other]}"
+        first, second = number % 4, number // 4
+        wrong = "a b c" if number % 2 else DIGITS[(first + second + 1) % 10]
+        prompt = f"what is {DIGITS[first]} plus {DIGITS[second]}"
         rows.append(
-            {"prompt": prompt, "chosen": f" {DIGITS[one + other]}", "rejected": f" {wrong}"}
+            {"prompt": prompt, "chosen": f" {DIGITS[first + second]}", "rejected": f" {wrong}"}
         )
     return Dataset.from_list(rows)
 
@@ -121,7 +121,7 @@ def test_the_gradient_of_a_step_is_the_weighted_mean_of_its_pairs_own(options, t
     whole = InfoBatchConfig(delta=0.0)
     single = {"per_device_train_batch_size": 1, "num_train_epochs": 1, "infobatch": whole}
     alone, each = gradients(tmp_path, **single, **options)
-    own = {visit[0]: gradient for visit, gradient in zip(alone.visits, each, strict=True)}
+    gradient_of = {visit[0]: gradient for visit, gradient in zip(alone.visits, each, strict=True)}
     ours, steps = gradients(tmp_path, num_train_epochs=3, **options)
     assert [len(plan) < SIZE for plan in ours.plans.values()] == [False, True, True]
     weights = {
@@ -130,7 +130,7 @@ def test_the_gradient_of_a_step_is_the_weighted_mean_of_its_pairs_own(options, t
     }
     assert weights[1] != weights[2]
     for epoch, visit, step in zip(ours.epochs, ours.visits, steps, strict=True):
-        expected = sum(weights[epoch][pair] * own[pair] for pair in visit) / len(visit)
+        expected = sum(weights[epoch][pair] * gradient_of[pair] for pair in visit) / len(visit)
         assert torch.allclose(step, expected, atol=1e-5), epoch
     # The scores are the standard loss, from TRL's own margins.
     assert torch.allclose(ours.pruner.scores, alone.pruner.scores, atol=1e-5)

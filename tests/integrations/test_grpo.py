@@ -127,8 +127,8 @@ def test_the_gradient_of_a_step_is_the_weighted_mean_of_its_prompts_own(options,
     """Every loss, with its penalties; each prompt's own gradient is that of plain TRL with one prompt."""
     one_prompt = {"per_device_train_batch_size": 4, "num_train_epochs": 1}
     single, alone = gradients(tmp_path, infobatch=WHOLE, **one_prompt, **options)
-    own = {rows[0]: g for rows, g in zip(single.generated[0], alone, strict=True)}
-    assert len(own) == 12
+    gradient_of = {rows[0]: g for rows, g in zip(single.generated[0], alone, strict=True)}
+    assert len(gradient_of) == 12
     ours, steps = gradients(tmp_path, num_train_epochs=2, **options)
     prompts = [rows[::4] for epoch in (0, 1) for rows in ours.generated[epoch]]
     weights_of = dict(zip(ours.plans[1].tolist(), ours.weights[1].tolist(), strict=True))
@@ -136,7 +136,9 @@ def test_the_gradient_of_a_step_is_the_weighted_mean_of_its_prompts_own(options,
     assert max(weights_of.values()) > 1.5
     for number, (chosen, step) in enumerate(zip(prompts, steps, strict=True)):
         factor = [1.0 if number < 3 else weights_of[prompt] for prompt in chosen]
-        expected = sum(w * own[prompt] for w, prompt in zip(factor, chosen, strict=True)) / 4
+        expected = (
+            sum(w * gradient_of[prompt] for w, prompt in zip(factor, chosen, strict=True)) / 4
+        )
         assert torch.allclose(step, expected, atol=2e-6), (number, options)
     assert steps[-1].abs().max() > 1e-3
 
@@ -155,7 +157,7 @@ def test_the_weights_stay_with_their_completions(options, tmp_path):
     """TRL shuffles a generation, splits it over steps and repeats them: the mean of these is as before."""
     one_prompt = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "loss_type": "grpo"}
     single, alone = gradients(tmp_path, infobatch=WHOLE, **one_prompt)
-    own = {rows[0]: g for rows, g in zip(single.generated[0], alone, strict=True)}
+    gradient_of = {rows[0]: g for rows, g in zip(single.generated[0], alone, strict=True)}
     ours, steps = gradients(tmp_path, num_train_epochs=2, loss_type="grpo", **options)
     pruned = [rows[::4] for rows in ours.generated[1]]
     weights_of = dict(zip(ours.plans[1].tolist(), ours.weights[1].tolist(), strict=True))
@@ -164,7 +166,7 @@ def test_the_weights_stay_with_their_completions(options, tmp_path):
     assert count == options.get("num_iterations", 1) * options.get("steps_per_generation", 1)
     by_generation = torch.stack(steps).view(-1, count, steps[0].numel()).mean(1)
     for chosen, step in zip(pruned, by_generation[3:], strict=True):
-        expected = sum(weights_of[prompt] * own[prompt] for prompt in chosen) / 4
+        expected = sum(weights_of[prompt] * gradient_of[prompt] for prompt in chosen) / 4
         assert torch.allclose(step, expected, atol=2e-6)
 
 
@@ -451,7 +453,7 @@ def test_two_ranks_share_the_groups(ranks):
     for epoch, plan in first["plans"].items():
         assert torch.equal(plan, second["plans"][epoch])
         pairs = zip(first["generated"][epoch], second["generated"][epoch], strict=True)
-        both = [one + other for one, other in pairs]
+        both = [half + other for half, other in pairs]
         assert all(len(rows) == 8 and len(set(rows)) == 2 for rows in both)
         assert sorted(np.ravel(both)[::4]) == sorted(plan.tolist())
     assert any(len(plan) < 12 for plan in first["plans"].values())

@@ -364,9 +364,9 @@ def test_progress_bar_totals(kind, first, capsys):
                 self.totals.append(trainer.progress_bar_callback.train_progress_bar.total)
 
     train_data, totals = pruned(), Totals()
-    own = InfoBatchCallback(train_data)
+    callback = InfoBatchCallback(train_data)
     watch, bar = Watch(), kind()
-    callbacks = [bar, own, totals, watch] if first else [own, bar, totals, watch]
+    callbacks = [bar, callback, totals, watch] if first else [callback, bar, totals, watch]
     run = trainer(*callbacks, enable_progress_bar=True)
     run.fit(Module(train_data), loader_of(train_data), validation())
     assert totals.totals == watch.lengths

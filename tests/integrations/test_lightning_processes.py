@@ -71,8 +71,8 @@ def each_sample_once(results, plans, ranks=2):
         visits = [list(chain.from_iterable(result["visits"][epoch])) for result in results]
         assert len(set(map(len, visits))) == 1
         for rank, visited in enumerate(visits):
-            own = plan.tolist()[rank::ranks]
-            assert visited[: len(own)] == own
+            share = plan.tolist()[rank::ranks]
+            assert visited[: len(share)] == share
             assert len(visited) == -(-len(plan) // ranks)
     assert len(plans[1]) < SIZE
 

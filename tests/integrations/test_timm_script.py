@@ -117,9 +117,10 @@ def test_it_trains_and_resumes(script, images, processes, tmp_path):
     again = train(script, images, resumed, "--no-aug", "--resume", checkpoint, processes=processes)
     assert again == saved
     assert float(re.match(r"Saved (\d+\.\d)%", saved)[1]) > 10
-    one, other = last(whole), last(resumed)
+    first, second = last(whole), last(resumed)
     assert all(
-        torch.equal(value, other["state_dict"][name]) for name, value in one["state_dict"].items()
+        torch.equal(value, second["state_dict"][name])
+        for name, value in first["state_dict"].items()
     )
     assert torch.equal(pruning(whole).scores, pruning(resumed).scores)
     # The schedule is that of full data: half a cosine over all epochs, however short they are.

@@ -297,9 +297,9 @@ def test_extras_of_compute_loss_func_reach_the_policy(tmp_path):
         return PerSample(losses, losses.detach(), sure)
 
     config = InfoBatchConfig(policy=KakurenboPrune(extras=True), delta=1.0)
-    told = trainer(tmp_path, infobatch=config, compute_loss_func=with_extras)
-    told.train()
-    assert told.pruner.savings.saved > 0
+    extended = trainer(tmp_path, infobatch=config, compute_loss_func=with_extras)
+    extended.train()
+    assert extended.pruner.savings.saved > 0
 
 
 def test_compute_loss_func_with_a_scalar_is_refused(tmp_path):
@@ -493,10 +493,10 @@ def test_schedules_advance_by_a_full_epoch_each_epoch_and_end_at_their_end(name,
 def test_a_scheduler_of_the_user_s_own_is_paced_too(tmp_path):
     model = bert()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    own = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4 * 6 + 1)
-    ours = trainer(tmp_path, model=model, optimizers=(optimizer, own), num_train_epochs=4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4 * 6 + 1)
+    ours = trainer(tmp_path, model=model, optimizers=(optimizer, schedule), num_train_epochs=4)
     ours.train()
-    assert own.last_epoch == 24
+    assert schedule.last_epoch == 24
     assert ours.pruner.savings.saved > 0
 
 

@@ -24,9 +24,9 @@ def sums(size=40):
     """Questions and answers; half of the answers are always the same, and so soon easy."""
     rows = []
     for number in range(size):
-        one, other = number % 5, number // 5 % 5
-        prompt = f"what is {DIGITS[one]} plus {DIGITS[other]}" + " tell me" * (number % 3)
-        answer = DIGITS[one + other] if number % 2 else "a b c d e"
+        first, second = number % 5, number // 5 % 5
+        prompt = f"what is {DIGITS[first]} plus {DIGITS[second]}" + " tell me" * (number % 3)
+        answer = DIGITS[first + second] if number % 2 else "a b c d e"
         rows.append({"prompt": prompt, "completion": f" {answer}"})
     return Dataset.from_list(rows)
 

@@ -30,8 +30,8 @@ def test_the_task_of_the_lab_page(tmp_path):
     assert len(task.splitlines()) <= 60
     (tmp_path / "my_task.py").write_text(task)
     arguments = ("--smoke", "--lengths", 1, "--arms", "full,infobatch", "--seeds", 1)
-    told = infobatch("compare", tmp_path / "my_task.py", *arguments, "--out", tmp_path / "out")
-    assert told.stdout.count("Not decided: there is one seed.") == 1
+    output = infobatch("compare", tmp_path / "my_task.py", *arguments, "--out", tmp_path / "out")
+    assert output.stdout.count("Not decided: there is one seed.") == 1
 
 
 def test_a_failing_task_is_told_without_a_traceback(tmp_path):
@@ -105,12 +105,12 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_p
     out = tmp_path / "file" / "out"
     run = infobatch("compare", "fashion", "--out", out, check=False)
     assert run.exit_code == 2
-    told = f"--out got {out}, which cannot be written (Not a directory). Choose another folder."
-    assert told in " ".join(run.stderr.split())
+    message = f"--out got {out}, which cannot be written (Not a directory). Choose another folder."
+    assert message in " ".join(run.stderr.split())
 
 
 def test_lists_and_help(tmp_path):
-    told = infobatch("recipes", "--data", tmp_path).stdout
+    output = infobatch("recipes", "--data", tmp_path).stdout
     for name in (
         "fashion",
         "cifar10",
@@ -121,20 +121,20 @@ def test_lists_and_help(tmp_path):
         "alpaca",
         "gsm8k",
     ):
-        assert name in told
-    assert "missing data: covtype.npz or covtype.data.gz" in told
-    told = infobatch("policies").stdout
+        assert name in output
+    assert "missing data: covtype.npz or covtype.data.gz" in output
+    output = infobatch("policies").stdout
     for name in ("mean", "quantile", "random", "none"):
-        assert name in told.splitlines()
+        assert name in output.splitlines()
     listed = infobatch("--help").stdout.partition("Commands:")[2]
     assert "policies" in listed
     assert "..." not in listed, "cut at 80 columns"
     for command in ("demo", "compare", "report", "recipes", "policies"):
         assert "Usage" in infobatch(command, "--help").stdout
-    told = " ".join(infobatch("compare", "--help").stdout.split())
-    assert "[default: compare-TASK, or -smoke]" in told, "a bracket is no markup"
-    assert "[env: INFOBATCH_DATA]" in told
-    assert "[default: 0.4,0.6,0.8,1]" in told
+    output = " ".join(infobatch("compare", "--help").stdout.split())
+    assert "[default: compare-TASK, or -smoke]" in output, "a bracket is no markup"
+    assert "[env: INFOBATCH_DATA]" in output
+    assert "[default: 0.4,0.6,0.8,1]" in output
     assert infobatch("--version").stdout == f"infobatch {library.__version__}\n"
 
 

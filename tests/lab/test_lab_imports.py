@@ -63,11 +63,13 @@ def graph_of(folder, package):
 
 def test_layers():
     for name, imported in graph_of(LAB, "infobatch.lab").items():
-        own = name.partition(".")[0]
-        assert own in LAYER_OF, f"{name} is in no layer"
+        own_layer = name.partition(".")[0]
+        assert own_layer in LAYER_OF, f"{name} is in no layer"
         for other in imported:
             layer = other.partition(".")[0]
-            assert layer == own or LAYER_OF[layer] < LAYER_OF[own], f"{name} imports {other}"
+            assert layer == own_layer or LAYER_OF[layer] < LAYER_OF[own_layer], (
+                f"{name} imports {other}"
+            )
 
 
 def test_no_cycle():

@@ -148,11 +148,11 @@ def test_resumed_in_mid_epoch_bit_for_bit(by_index, stop):
     second.load_state_dict(first.state_dict())
     train(second, by_index=by_index)
     assert equal(straight.state_dict()["columns"], second.state_dict()["columns"])
-    for one, other in zip(
+    for batch, expected in zip(
         reversed(straight.policy.seen), reversed(second.policy.seen), strict=False
     ):
-        assert one[0] == other[0]
-        assert equal(one[1], other[1])
+        assert batch[0] == expected[0]
+        assert equal(batch[1], expected[1])
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

@@ -45,10 +45,10 @@ def test_no_other_probabilities_with_the_same_budget_add_less_noise():
     chances = (slope_for_budget(scores, torch.tensor(25.0)) * scores).clamp(max=1)
     for _ in range(200):
         moved = chances.clone()
-        one, other = rng.choice(50, 2, replace=False)
-        step = float(rng.uniform(0, 0.05)) * min(float(moved[one]), 1 - float(moved[other]))
-        moved[one] -= step
-        moved[other] += step
+        first, second = rng.choice(50, 2, replace=False)
+        step = float(rng.uniform(0, 0.05)) * min(float(moved[first]), 1 - float(moved[second]))
+        moved[first] -= step
+        moved[second] += step
         assert float((scores**2 / moved).sum() / (scores**2).sum() - 1) >= best - 1e-12
 
 

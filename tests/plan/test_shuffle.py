@@ -66,9 +66,9 @@ def look_like_chance(order):
 
 @pytest.mark.parametrize("word", [np.uint32, np.uint64])
 def test_orders_look_like_chance(word):
-    found = np.array([list(look_like_chance(order)) for order in orders(word, 40)])
-    assert found.min() > 1e-5  # of 280
-    assert stats.kstest(found.ravel(), "uniform").pvalue > 0.001
+    results = np.array([list(look_like_chance(order)) for order in orders(word, 40)])
+    assert results.min() > 1e-5  # of 280
+    assert stats.kstest(results.ravel(), "uniform").pvalue > 0.001
 
 
 def test_the_statistics_can_tell_an_order_that_is_not_by_chance():
@@ -99,6 +99,6 @@ def test_words_of_64_bits_are_shuffled_as_those_of_32():
     narrow, _ = _in_random_order(labels, 4, np.random.SeedSequence(0))
     assert narrow.dtype == np.uint32
     expected = {(0, 0), (1, 1), (3, 3), (4, 2), (6, 0)}
-    for found in (words, narrow):
-        pairs = {(int(w) & (1 << place_bits) - 1, int(w) >> place_bits) for w in found}
+    for order in (words, narrow):
+        pairs = {(int(w) & (1 << place_bits) - 1, int(w) >> place_bits) for w in order}
         assert pairs == expected

@@ -121,9 +121,9 @@ def test_its_card_says_what_it_remembers_and_whether_it_is_biased(name):
     biased = getattr(rule(), "biased", False)
     assert re.search(r"\* Biased" if biased else r"\* Unbiased", card)
     assert re.search(r"sort|shuffling", card), "what it costs"
-    own = name in ("none", "auto", "noise", "importance")
-    assert own or re.search(r'et al., ".+" \(.*20\d\d\)', card), "the source"
-    assert own or re.search(r"\* Our reading", card)
+    no_paper = name in ("none", "auto", "noise", "importance")
+    assert no_paper or re.search(r'et al., ".+" \(.*20\d\d\)', card), "the source"
+    assert no_paper or re.search(r"\* Our reading", card)
     row = re.search(rf'^\| \[`"{name}"`\].*\| (.+) \| (\d+) \|$', PAGE, re.MULTILINE)
     assert row is not None
     assert int(row[2]) == remembered
@@ -174,9 +174,9 @@ def test_biased_rules_say_so_when_they_are_chosen(name):
         pruner = pruner_of(name)
         copy.deepcopy(pruner)
         pickle.loads(pickle.dumps(pruner))  # as for a spawned worker of a loader
-    told = [str(warning.message) for warning in raised]
-    assert len(told) == getattr(POLICIES[name](), "biased", False)
-    assert all("the expected gradient is not that of the full data" in text for text in told)
+    messages = [str(warning.message) for warning in raised]
+    assert len(messages) == getattr(POLICIES[name](), "biased", False)
+    assert all("the expected gradient is not that of the full data" in text for text in messages)
 
 
 @every_policy
@@ -258,10 +258,10 @@ def test_a_rule_that_ranks_by_the_last_score_can_smooth(name):
 
 @every_policy
 def test_determinism(name):
-    one, other = pruner_of(name), pruner_of(name)
-    assert same(train(one), train(other))
-    assert torch.equal(one.scores.nan_to_num(), other.scores.nan_to_num())
-    assert one.savings == other.savings
+    first, second = pruner_of(name), pruner_of(name)
+    assert same(train(first), train(second))
+    assert torch.equal(first.scores.nan_to_num(), second.scores.nan_to_num())
+    assert first.savings == second.savings
     assert not same(train(pruner_of(name)), train(pruner_of(name, seed=1)))
 
 

@@ -59,7 +59,7 @@ def test_ties_are_broken_at_random_and_the_number_stays(epsilon):
     policy = EpsilonGreedyPrune(ratio=0.4, epsilon=epsilon)
     strata = policy.strata(samples_after(policy, [np.full(SIZE, 0.5)]))
     kept = [kept_by(strata, seed)[0] for seed in range(2)]
-    assert [len(one) for one in kept] == [120, 120]
+    assert [len(samples) for samples in kept] == [120, 120]
     assert kept[0] != kept[1]
 
 

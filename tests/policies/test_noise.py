@@ -65,10 +65,10 @@ def test_the_size_of_the_gradient_is_exact_to_float32(gradient):
     assert np.abs(sizes / exact - 1).max() < 4 * np.finfo(np.float32).eps
     special = np.array([0.0, -0.0, -1e-30, -3.5, np.nan, 1e-45], np.float32)
     before = special.copy()
-    found = gradient_size(special, gradient)
-    assert found[:4].tolist() == [0, 0, 0, 0]
-    assert np.isnan(found[4])
-    assert 0 <= found[5] <= np.sqrt(special[5])
+    result = gradient_size(special, gradient)
+    assert result[:4].tolist() == [0, 0, 0, 0]
+    assert np.isnan(result[4])
+    assert 0 <= result[5] <= np.sqrt(special[5])
     assert special.tobytes() == before.tobytes(), "the scores stay as they are"
 
 
@@ -80,12 +80,12 @@ def test_bins_of_scores_are_as_good_as_a_gradient_for_each_sample(gradient):
     sizes = gradient_size(scores, gradient)
     by_score, by_size = Histogram.of_scores(samples, gradient), Histogram.of(sizes, sizes, samples)
     for name in ("counts", "masses", "squares"):
-        one, other = getattr(by_score, name).sum(), getattr(by_size, name).sum()
-        assert one == pytest.approx(other, rel=1e-3), name
+        first, second = getattr(by_score, name).sum(), getattr(by_size, name).sum()
+        assert first == pytest.approx(second, rel=1e-3), name
     assert by_score.total_mass == by_size.total_mass == SIZE
     known = ~np.isnan(scores)
-    found = by_score.values[by_score.codes[known]]
-    assert found == pytest.approx(sizes[known], rel=0.005, abs=1e-30)
+    result = by_score.values[by_score.codes[known]]
+    assert result == pytest.approx(sizes[known], rel=0.005, abs=1e-30)
 
 
 def test_a_floor_that_is_reached_adds_less_than_tau():

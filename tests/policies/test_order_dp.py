@@ -69,7 +69,7 @@ def test_costs_ties_and_unknown_losses():
         ]
         for s in range(30)
     ]
-    assert np.mean([one.sum() for one in spent]) / cost.sum() == pytest.approx(0.6, abs=0.02)
+    assert np.mean([epoch.sum() for epoch in spent]) / cost.sum() == pytest.approx(0.6, abs=0.02)
 
 
 def test_errors():

@@ -9,7 +9,7 @@ SIZE = 120
 
 def bounds(epochs, alpha, confidence):
     """Raju et al.'s μ + c v, sample by sample."""
-    found = []
+    results = []
     for sample in range(epochs.shape[1]):
         mean = variance = None
         for x in epochs[:, sample].astype(float):
@@ -20,8 +20,8 @@ def bounds(epochs, alpha, confidence):
             else:
                 variance = (1 - alpha) * variance + alpha * (x - mean) ** 2
                 mean = (1 - alpha) * mean + alpha * x
-        found.append(mean + confidence * variance)
-    return found
+        results.append(mean + confidence * variance)
+    return results
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, 3.0])

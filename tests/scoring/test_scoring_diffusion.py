@@ -149,16 +149,16 @@ def test_scores_tell_samples_apart_where_losses_tell_timesteps():
     generator = torch.Generator().manual_seed(0)
     means = scoring.TimestepMeans(1000, bins=50)
     hardness = 1 + torch.arange(64) / 100
-    found = {"scores": [], "losses": []}
+    results = {"scores": [], "losses": []}
     for _ in range(60):
         timesteps = torch.randint(1000, (64,), generator=generator)
         errors = (hardness * 10 ** (-timesteps / 500)).sqrt().unsqueeze(1)
         result = scoring.diffusion(errors, torch.zeros(64, 1), timesteps, timestep_means=means)
-        found["scores"].append(result.scores)
-        found["losses"].append(result.losses)
+        results["scores"].append(result.scores)
+        results["losses"].append(result.losses)
     rank = {
         name: torch.corrcoef(torch.stack([values[-1], hardness]))[0, 1]
-        for name, values in found.items()
+        for name, values in results.items()
     }
     assert rank["scores"] > 0.9
     assert abs(rank["losses"]) < 0.3

@@ -49,8 +49,8 @@ def test_hard_samples_show_after_many_epochs():
         scores = pruner.scores
         for index, (x,) in loader:
             pruner.update(scoring.scalar(x.mean(), len(x), previous=scores[index]), index=index)
-    found = pruner.scores[hard].mean() - pruner.scores[~hard].mean()
-    assert 0.25 < found < 1.0  # far from 4: that is how coarse it is
+    gap = pruner.scores[hard].mean() - pruner.scores[~hard].mean()
+    assert 0.25 < gap < 1.0  # far from 4: that is how coarse it is
 
 
 @pytest.mark.parametrize(

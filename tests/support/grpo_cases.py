@@ -22,16 +22,16 @@ def questions(size=12):
     """Sums, with their answers for the reward function."""
     sums = [(number % 4, number // 4 % 3) for number in range(size)]
     rows = [
-        {"prompt": f"what is {DIGITS[one]} plus {DIGITS[other]}", "answer": DIGITS[one + other]}
-        for one, other in sums
+        {"prompt": f"what is {DIGITS[term]} plus {DIGITS[other]}", "answer": DIGITS[term + other]}
+        for term, other in sums
     ]
     return Dataset.from_list(rows)
 
 
 def right(completions, answer, **kwargs):
     """1 for a completion that begins with the answer."""
-    said = [(completion.split() or [""])[0] for completion in completions]
-    return [float(word == wanted) for word, wanted in zip(said, answer, strict=True)]
+    words = [(completion.split() or [""])[0] for completion in completions]
+    return [float(word == wanted) for word, wanted in zip(words, answer, strict=True)]
 
 
 def fixed_rollout(prompts, trainer):
@@ -41,11 +41,11 @@ def fixed_rollout(prompts, trainer):
     for prompt in prompts:
         seen[prompt] = seen.get(prompt, -1) + 1
         number = seen[prompt] % 4
-        *_, one, _, other = prompt.split()
-        first = DIGITS.index(one) + DIGITS.index(other) + (0 if one in ("zero", "two") else 1)
+        *_, term, _, other = prompt.split()
+        first = DIGITS.index(term) + DIGITS.index(other) + (0 if term in ("zero", "two") else 1)
         ids.append(words(prompt)["input_ids"])
-        said = f"{DIGITS[(first + number) % 10]} {DIGITS[number]}"
-        completions.append(words(said)["input_ids"])
+        completion = f"{DIGITS[(first + number) % 10]} {DIGITS[number]}"
+        completions.append(words(completion)["input_ids"])
     return {"prompt_ids": ids, "completion_ids": completions, "logprobs": None}
 
 
@@ -95,8 +95,15 @@ def reference_model(folder):
 
 def trainer(folder, kind=Watched, *, data=None, infobatch=None, **options):
     """A trainer; arguments that it does not know go to the training arguments."""
-    own = ("reward_funcs", "rollout_func", "callbacks", "eval_dataset", "peft_config", "optimizers")
-    known = {name: options.pop(name) for name in own if name in options}
+    names = (
+        "reward_funcs",
+        "rollout_func",
+        "callbacks",
+        "eval_dataset",
+        "peft_config",
+        "optimizers",
+    )
+    known = {name: options.pop(name) for name in names if name in options}
     pruned = {} if infobatch is None else {"infobatch": infobatch}
     if infobatch is None and issubclass(kind, InfoBatchGRPOTrainer):
         pruned = {"infobatch": InfoBatchConfig(prune_ratio=0.75, delta=1.0)}

@@ -143,9 +143,16 @@ class Watched(InfoBatchTrainer):
 
 def trainer(folder, task="sequence classification", size=48, kind=Watched, **options):
     """A trainer for one of the tasks; arguments that it does not know go to the training arguments."""
-    own = ("optimizers", "compute_loss_func", "eval_dataset", "data_collator", "callbacks", "model")
+    names = (
+        "optimizers",
+        "compute_loss_func",
+        "eval_dataset",
+        "data_collator",
+        "callbacks",
+        "model",
+    )
     model, data = TASKS[task]
-    known = {name: options.pop(name) for name in own if name in options}
+    known = {name: options.pop(name) for name in names if name in options}
     config = options.pop("infobatch", InfoBatchConfig(delta=1.0))
     return kind(
         model=known.pop("model", None) or model(),

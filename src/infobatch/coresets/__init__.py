@@ -1,8 +1,8 @@
 """Choosing a subset before training: the static methods that pruning is compared with.
 
-``select`` runs any of them by name; each is a function, too. A function of a method that ranks returns one
-score per sample, the higher the more wanted; that of a method that chooses a set takes ``k`` and returns
-the chosen samples.
+``select`` runs any of them by name; each is also a function. If the method ranks samples, the
+function returns one score per sample, where higher scores are chosen first; if it chooses a set,
+the function takes ``k`` and returns the chosen samples.
 """
 
 from infobatch.coresets.base import select, top_k

@@ -43,12 +43,13 @@ def select(
     data: Dataset[Any] | None = None,
     **options: Any,
 ) -> Coreset:
-    """Choose a share ``fraction`` of the samples by a method, given what this needs.
+    """Choose a share ``fraction`` of the samples by a method, given its inputs.
 
-    ``inputs`` is what :func:`proxy` returns; the others give or replace single ones. With ``balanced``,
-    each class of ``labels`` keeps the same share, and methods that choose a set do so class by class,
-    which also takes far less time and memory. The same arguments give the same choice; ``seed`` matters
-    for methods that draw. ``options`` are the further settings of the method's function.
+    ``inputs`` is the result of :func:`proxy`; the other arguments provide or replace single inputs.
+    With ``balanced``, each class of ``labels`` keeps the same share, and methods that choose a set
+    do so class by class, which also takes far less time and memory. The same arguments give the
+    same choice; ``seed`` matters for methods that draw. ``options`` are further settings of the
+    method's function.
 
     >>> import torch
     >>> points = torch.tensor([[0.0], [1.0], [2.0], [3.0], [10.0]])
@@ -101,7 +102,7 @@ def select(
 
 @contextmanager
 def _counted(model: nn.Module | None) -> Iterator[list[int]]:
-    """Note the passes that DeepFool makes: one forward, and one back to the input for each class."""
+    """Count DeepFool's passes: one forward, and one backward to the input for each class."""
     passes: list[int] = []
     if model is None:
         yield passes
@@ -118,7 +119,7 @@ def _counted(model: nn.Module | None) -> Iterator[list[int]]:
 
 
 def top_k(scores: Array, k: int, classes: Array = None) -> Indices:
-    """The samples with the highest scores, the highest first, the lower index among equals.
+    """The samples with the highest scores, the highest first; ties go to the lower index.
 
     With ``classes``, one number per sample, each class gets its part of ``k``.
 
@@ -140,8 +141,8 @@ def top_k(scores: Array, k: int, classes: Array = None) -> Indices:
 def class_quotas(labels: np.ndarray[Any, np.dtype[np.int64]], k: int) -> dict[int, int]:
     """How many of ``k`` samples each class gets: its share, rounded so that the sum is exact.
 
-    Rounded by largest remainder, the lower class among equals. A class gets at least one sample where
-    there are as many to choose as classes.
+    Rounded by largest remainder; ties go to the lower class. Each class gets at least one sample if
+    ``k`` is at least the number of classes.
 
     >>> class_quotas(np.array([0, 0, 0, 0, 0, 0, 1, 1, 2]), 4)
     {0: 2, 1: 1, 2: 1}
@@ -161,7 +162,7 @@ def class_quotas(labels: np.ndarray[Any, np.dtype[np.int64]], k: int) -> dict[in
 def _settings(
     name: str, method: Method, given: Inputs, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The keyword arguments of the method's function, apart from the seed."""
+    """The keyword arguments of the method's function, except the seed."""
     unknown = sorted(set(options) - set(method.options))
     if unknown:
         known = (
@@ -242,7 +243,7 @@ def _as_ranking(call: str, scores: Array) -> np.ndarray[Any, np.dtype[np.float32
 
 @dataclass(frozen=True)
 class _Choice:
-    """A method that chooses a set, with all that its function takes apart from ``k``."""
+    """A method that chooses a set, with all arguments of its function except ``k``."""
 
     method: Method
     values: Mapping[str, Any]
@@ -262,7 +263,7 @@ class _Choice:
             rows = np.flatnonzero(classes == number)
             values = {need: _rows(value, rows) for need, value in self.values.items()}
             inside, weights = self._call(values, len(rows), quota, [self.seed, number])
-            # The most wanted of each class come before the second most wanted of any.
+            # The first choice in each class comes before the second choice in any class.
             parts.append((rows[inside], weights, (np.arange(quota) + 0.5) / quota))
         chosen, weights, places = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(places, kind="stable")

@@ -25,13 +25,15 @@ def glister(
 ) -> Indices:
     """GLISTER: the largest ⟨g_i, ∇L_validation⟩, with a step of the last layer after each choice.
 
-    Killamsetty et al., *GLISTER: Generalization based Data Subset Selection* (AAAI 2021). g is the gradient in
-    the last layer; after a choice its weights make a step W ← W − η g_i (η = ``step_size``), and the validation
-    gradient is computed again, exactly: (softmax(W h) − y) ⊗ [1, h]. So a second sample of the kind is worth
-    less than the first. ``validation`` is (features, logits, labels) of held-out samples; without, it is the
-    training set itself. ``picks_per_step`` makes several choices between two steps, which is faster.
+    Killamsetty et al., *GLISTER: Generalization based Data Subset Selection* (AAAI 2021). g is the
+    gradient in the last layer; after a choice, the layer's weights take a step W ← W − η g_i (η =
+    ``step_size``), and the validation gradient is recomputed exactly: (softmax(W h) − y) ⊗ [1, h].
+    A second, similar sample is therefore worth less than the first. ``validation`` is (features,
+    logits, labels) of held-out samples; by default, the training set itself. ``picks_per_step``
+    makes several choices between two steps, which is faster.
 
-    DeepCore never makes the step (a misspelt call), so published figures are of a plain ranking.
+    DeepCore never takes the step (a misspelt call), so its published figures are for a plain
+    ranking.
     """
     call = "glister()"
     inputs, errors, _, _ = _layer(call, features, logits, labels)

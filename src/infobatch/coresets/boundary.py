@@ -1,4 +1,4 @@
-"""Near the border between classes: DeepFool and CAL."""
+"""Choosing samples near the decision boundary: DeepFool and CAL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infobatch.coresets.checks import Array, as_floats, as_probabilities
 from infobatch.coresets.geometry import SMALLEST_PROBABILITY
 from infobatch.coresets.vectors import blocks
 
-OVERSHOOT = 0.02  # as in DeepFool: a step a little beyond the border
+OVERSHOOT = 0.02  # as in DeepFool: steps go slightly beyond the boundary
 
 
 def deepfool(
@@ -21,9 +21,9 @@ def deepfool(
     """−‖r‖² for the smallest change r of the input that changes the class: nearest to the border first.
 
     Ducoffe and Precioso, *Adversarial Active Learning* (2018), by DeepFool (Moosavi-Dezfooli et al., CVPR
-    2016): the network is taken as linear, one steps to the nearest border between two classes, and again, at
-    most ``max_iterations`` times. ``data`` has samples (input, …), its first entry a tensor. Each iteration
-    takes one backward pass per class.
+    2016): the network is linearised, the input takes a step to the nearest boundary between two
+    classes, and this is repeated at most ``max_iterations`` times. ``data`` has samples (input, …),
+    its first entry a tensor. Each iteration takes one backward pass per class.
     """
     device = next(model.parameters()).device
     was_training = model.training
@@ -42,7 +42,7 @@ def _squared_perturbations(
     model: nn.Module, inputs: torch.Tensor, max_iterations: int
 ) -> torch.Tensor:
     changes = torch.zeros_like(inputs, dtype=torch.float32)
-    rows = torch.arange(len(inputs), device=inputs.device)  # those that still have their class
+    rows = torch.arange(len(inputs), device=inputs.device)  # samples that are still in their class
     original: torch.Tensor | None = None
     for _ in range(max_iterations):
         moved = (inputs[rows] + (1 + OVERSHOOT) * changes[rows]).requires_grad_()
@@ -59,7 +59,7 @@ def _squared_perturbations(
 
 
 def _slopes(logits: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """The gradient of each class's logit in the input: (samples, classes, numbers of an input)."""
+    """The gradient of each class's logit in the input: (samples, classes, input size)."""
     by_class = [
         torch.autograd.grad(logits[:, number].sum(), inputs, retain_graph=True)[0].flatten(1)
         for number in range(logits.shape[1])
@@ -70,7 +70,7 @@ def _slopes(logits: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
 def _step_to_border(
     logits: torch.Tensor, slopes: torch.Tensor, original: torch.Tensor
 ) -> torch.Tensor:
-    """The shortest step to where another class's logit is as large, for a linear model."""
+    """The shortest step to where another class's logit is equal, for a linear model."""
     row = torch.arange(len(logits), device=logits.device)
     gaps = logits[row, original][:, None] - logits
     normals = slopes - slopes[row, original][:, None]
@@ -81,16 +81,17 @@ def _step_to_border(
     nearest = distances.argmin(1)
     scale = gaps[row, nearest] / squares[row, nearest]
     steps = scale[:, None] * normals[row, nearest]
-    # No input changes the class of a model that does not look at it.
+    # If the logits do not depend on the input, no step changes the class.
     return steps.masked_fill(distances.amin(1).isinf()[:, None], torch.inf)
 
 
 def cal(features: Array, probabilities: Array, *, neighbours: int = 10) -> torch.Tensor:
     """CAL: the mean symmetric KL divergence to a sample's nearest neighbours, largest first.
 
-    Margatina et al., *Active Learning by Acquiring Contrastive Examples* (EMNLP 2021): alike to the network,
-    yet predicted differently. Neighbours are by the Euclidean distance of features. DeepCore takes the
-    smallest instead (reported there, and open), so published figures are of the opposite samples.
+    Margatina et al., *Active Learning by Acquiring Contrastive Examples* (EMNLP 2021): the samples
+    are similar to the network, yet predicted differently. Neighbours are found by Euclidean
+    distance of features. DeepCore takes the smallest instead (reported there as an issue, still
+    open), so its published figures are for the opposite samples.
     """
     call = "cal()"
     values = as_floats(call, "features", features, ndim=(2,))

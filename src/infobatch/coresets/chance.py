@@ -13,7 +13,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def random(num_samples: int, k: int, *, seed: Any = 0) -> Indices:
-    """Draw ``k`` of the samples, each subset with the same chance.
+    """Draw ``k`` of the samples, each subset with the same probability.
 
     *Random* of the paper's Table 1.
 

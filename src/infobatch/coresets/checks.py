@@ -1,4 +1,4 @@
-"""The checks of what coreset methods are given: each error tells what was called, what it got, what to do."""
+"""Checks of coreset arguments: errors say what was called, what it got and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = Any  # a tensor, an array, or nested lists of numbers
 
 
 def as_floats(call: str, name: str, value: Array, *, ndim: tuple[int, ...]) -> torch.Tensor:
-    """Return a detached tensor of finite floats with one of the numbers of dimensions, or refuse."""
+    """Return a detached tensor of finite floats with a permitted ``ndim``, or refuse it."""
     values = as_tensor(call, name, value)
     if not values.is_floating_point() or values.dtype in (torch.float16, torch.bfloat16):
         values = values.float()
@@ -61,7 +61,7 @@ def as_labels(call: str, value: Array, *, count: int | None = None) -> torch.Ten
 
 
 def one_hot(call: str, labels: Array, like: torch.Tensor) -> torch.Tensor:
-    """The labels as rows of 0 and 1, of the shape of ``like``: (samples, classes)."""
+    """The labels as rows of 0 and 1, in the shape of ``like``: (samples, classes)."""
     numbers = as_labels(call, labels, count=len(like)).to(like.device)
     classes = like.shape[1]
     if int(numbers.max()) >= classes:
@@ -101,7 +101,7 @@ def check_fraction(call: str, fraction: Any) -> float:
 
 
 def as_tensor(call: str, name: str, value: Array) -> torch.Tensor:
-    """Return a detached tensor, or refuse what is not numbers."""
+    """Return a detached tensor, or refuse values that are not numbers."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     try:

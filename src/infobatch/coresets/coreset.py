@@ -18,12 +18,12 @@ from infobatch.memory.export import read_table, write_table
 
 @dataclass(frozen=True)
 class Coreset:
-    """The chosen samples, the most wanted first, and what each weighs.
+    """The chosen samples, the best first, and their weights.
 
-    ``weights`` are 1 except for methods that give weights of their own (CRAIG, whose weights sum to the
-    number of samples): multiply each sample's loss with its weight over the mean weight. ``scores`` has one
-    number per sample of the data set, the higher the more wanted, for methods that rank; None for those
-    that choose a set as a whole.
+    ``weights`` are 1 except for methods that compute weights (CRAIG, whose weights sum to the
+    number of samples): multiply each sample's loss by its weight over the mean weight. ``scores``
+    has one number per sample of the data set for methods that rank, where higher scores are chosen
+    first; it is None for those that choose a set as a whole.
     """
 
     indices: Indices
@@ -46,7 +46,7 @@ class Coreset:
         return Subset(data, self.indices.tolist())
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write indices and weights as ``.npz``, ``.csv`` or ``.parquet``, whole or not at all."""
+        """Write indices and weights as ``.npz``, ``.csv`` or ``.parquet``, atomically."""
         write_table("save()", Path(path), {"index": self.indices, "weight": self.weights})
 
 

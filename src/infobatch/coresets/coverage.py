@@ -19,11 +19,12 @@ def ccs(
 
     Zheng et al., *Coverage-centric Coreset Selection for High Pruning Rates* (ICLR 2023): the share ``beta`` of
     the samples with the highest scores is left out; the range of the others' scores is divided into strata of
-    equal width; beginning with the smallest stratum, each gets an even part of what is left of the budget, or
-    all of its samples where it has fewer. Samples are drawn at random within a stratum. By default β is the
-    authors' for CIFAR-10, 0.3 where 90% or more are pruned and 0.2 where 80% are, and 0 below that.
+    equal width; starting with the smallest stratum, each gets an equal part of the remaining
+    budget, or all of its samples if it has fewer. Samples are drawn at random within a stratum. The
+    default β is the authors' for CIFAR-10: 0.3 if at least 90% are pruned, 0.2 if at least 80% are,
+    and 0 below that.
 
-    ``scores`` are of any method, the higher the harder; EL2N by default in ``select``.
+    ``scores`` may come from any method, where higher means harder; ``select`` uses EL2N by default.
     """
     call = "ccs()"
     values = as_floats(call, "scores", scores, ndim=(1,)).double().cpu().numpy()
@@ -50,14 +51,14 @@ def ccs(
 
 
 def usual_beta(k: int, count: int) -> float:
-    """The share of the hardest that is left out; ``k`` may be a share of ``count``, rounded up."""
+    """The share of hardest samples to leave out; ``k`` may be a share of ``count``, rounded up."""
     return 0.3 if k <= -(-count // 10) else 0.2 if k <= -(-count // 5) else 0.0
 
 
 def _in_strata(
     values: np.ndarray[tuple[int], np.dtype[np.float64]], remaining: Indices, strata: int
 ) -> list[Indices]:
-    """The samples of each stratum that has any."""
+    """The samples of each non-empty stratum."""
     kept = values[remaining]
     low, high = kept.min(), kept.max()
     width = (high - low) / strata or 1.0

@@ -1,6 +1,6 @@
-"""What happened to a sample while a network was trained: forgetting events, and how its probability moved.
+"""Training dynamics of a sample: forgetting events, and the variation of its probability.
 
-Both read a history with one row per epoch and one column per sample, NaN where a sample was not visited.
+Both read a history with one row per epoch and one column per sample; NaN means no visit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ WINDOW = 10
 
 
 def forgetting(correct: Array) -> torch.Tensor:
-    """The number of changes from right to wrong; never right counts as more than any.
+    """The number of changes from correct to wrong; a sample never correct ranks above all.
 
     Toneva et al., *An Empirical Study of Example Forgetting* (ICLR 2019). ``correct`` is (epochs, samples):
     whether the sample was classified correctly when it was visited, as booleans or as 0, 1 and NaN.
@@ -38,11 +38,11 @@ def forgetting(correct: Array) -> torch.Tensor:
 
 
 def dyn_unc(label_probabilities: Array, *, window: int | None = None) -> torch.Tensor:
-    """Dyn-Unc: the deviation of p_y within a window of epochs, averaged over all windows.
+    """Dyn-Unc: the standard deviation of p_y in a window of epochs, averaged over all windows.
 
-    He et al., *Large-scale Dataset Pruning with Dynamic Uncertainty* (2023), with windows of 10 epochs, which
-    is the default, or all epochs where there are fewer. ``label_probabilities`` is (epochs, samples): the
-    probability of the sample's label at each visit.
+    He et al., *Large-scale Dataset Pruning with Dynamic Uncertainty* (2023), with windows of 10
+    epochs by default, or all epochs if there are fewer. ``label_probabilities`` is (epochs,
+    samples): the probability of the sample's label at each visit.
     """
     call = "dyn_unc()"
     values = _history(call, "label_probabilities", label_probabilities)
@@ -63,10 +63,10 @@ def dyn_unc(label_probabilities: Array, *, window: int | None = None) -> torch.T
 
 
 def observed(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What a training can gather of a batch for coresets: ``update(losses, extras=observed(logits, labels))``.
+    """Values of a batch for coresets, as in ``update(losses, extras=observed(logits, labels))``.
 
-    Whether each sample is ``correct``, its ``el2n`` error ‖p − y‖, and its ``label_probability``; the tracks of
-    ``infobatch.memory.gathered`` follow them.
+    Returns whether each sample is ``correct``, its ``el2n`` error ‖p − y‖, and its
+    ``label_probability``; the tracks in ``infobatch.memory.gathered`` record them.
 
     >>> observed(torch.zeros(1, 2), torch.tensor([1]))["label_probability"]
     tensor([0.5000])

@@ -1,4 +1,4 @@
-"""How wrong a network is early in training: EL2N and GraNd.
+"""The size of a network's errors early in training: EL2N and GraNd.
 
 Paul et al., *Deep Learning on a Data Diet* (NeurIPS 2021). Both are averages over R networks, each trained
 for a few epochs: the paper's Table 1 has GraNd-4, EL2N-2 and EL2N-20. One network ranks noisily.
@@ -18,8 +18,8 @@ from infobatch.coresets.checks import Array, as_floats, as_labels, as_probabilit
 def error_norms(probabilities: Array, labels: Array) -> torch.Tensor:
     """‖p − y‖₂ for softmax outputs p and one-hot labels y.
 
-    ``probabilities`` are (samples, classes), or (networks, samples, classes) of an ensemble; so is the
-    result, without the classes.
+    ``probabilities`` are (samples, classes), or (networks, samples, classes) for an ensemble; the
+    result has the same shape without the classes.
 
     >>> error_norms([[1.0, 0.0], [0.2, 0.8]], [0, 0]).square()
     tensor([0.0000, 1.2800], dtype=torch.float64)
@@ -46,9 +46,10 @@ def el2n(error_norms: Array) -> torch.Tensor:
 def grand(gradient_norms: Array) -> torch.Tensor:
     """GraNd-R: the mean of ‖∇ℓ‖ over R networks.
 
-    ``gradient_norms`` are (samples,) or (networks, samples): of the last layer, where they are
-    ‖p − y‖ · √(1 + ‖h‖²) (``last_layer_gradients(…).squared_norms().sqrt()``), or of all parameters by
-    :func:`full_gradient_norms`, as the method is defined. DeepCore's figures are of the last layer.
+    ``gradient_norms`` are (samples,) or (networks, samples): of the last layer, where they are ‖p −
+    y‖ · √(1 + ‖h‖²) (``last_layer_gradients(…).squared_norms().sqrt()``), or of all parameters, by
+    :func:`full_gradient_norms`, which is how the method is defined. DeepCore's figures are for the
+    last layer.
     """
     return _mean_over_networks("grand()", "gradient_norms", gradient_norms)
 
@@ -58,8 +59,8 @@ def full_gradient_norms(
 ) -> torch.Tensor:
     """‖∇ℓ‖ over all parameters, one per sample of ``batches`` of (inputs, labels), by ``torch.func``.
 
-    The model is in evaluation mode: batch normalisation has no gradient per sample while training. Takes
-    one gradient of all parameters per sample of a batch in memory.
+    The model is in evaluation mode, because batch normalisation has no per-sample gradient in
+    training mode. Needs memory for one gradient of all parameters per sample of a batch.
     """
     parameters = {
         name: value.detach() for name, value in model.named_parameters() if value.requires_grad

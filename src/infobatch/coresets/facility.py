@@ -1,8 +1,9 @@
 """Greedy facility location: exact, lazy, and in blocks, for any similarity.
 
-The value of a set S is Σ_i max_{j ∈ S} s_ij: how well each sample is represented by the chosen one that is most
-similar to it. A sample's gain can only fall while others are chosen (the value is submodular), so an old gain
-is an upper bound, and most samples need no new one before the next choice (Minoux 1978).
+The value of a set S is Σ_i max_{j ∈ S} s_ij: how well each sample is represented by the most
+similar chosen one. A sample's gain can only decrease as others are chosen (the value is
+submodular), so an old gain is an upper bound, and most gains need not be recomputed before the next
+choice (Minoux 1978).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from infobatch.coresets.chance import Indices
 from infobatch.coresets.vectors import blocks
 
-MATRIX_BYTES = 2**31  # a similarity matrix up to this size is kept, else the rows used last
+MATRIX_BYTES = 2**31  # a larger similarity matrix is not kept, only the rows used last
 FIRST_BATCH, LARGEST_BATCH = 4, 512
 ROUNDING = 16  # times the precision of a float
 Similarity = Callable[[torch.Tensor], torch.Tensor]  # rows -> (len(rows), samples)
@@ -26,7 +27,7 @@ Gains = npt.NDArray[np.float64]
 def greedy_facility_location(similarity: Similarity, count: int, k: int) -> Indices:
     """Choose ``k`` samples, each with the largest gain Σ_i max(0, s_ij − max_{chosen} s_i).
 
-    The first is the one most similar to all; among equals the lowest index is chosen.
+    The first is the one most similar to all; ties go to the lowest index.
     """
     rows = _Rows(similarity, count)
     bounds, least = _first_gains(rows, count)
@@ -34,7 +35,7 @@ def greedy_facility_location(similarity: Similarity, count: int, k: int) -> Indi
     chosen = np.empty(k, np.int64)
     chosen[0] = best
     nearest = rows(torch.tensor([best]))[0].clone()
-    bounds -= count * least  # from here on: upper bounds of the gains
+    bounds -= count * least  # from here on, upper bounds of the gains
     bounds[best] = -np.inf
     for position in range(1, k):
         best = _next(rows, nearest, bounds)
@@ -55,10 +56,10 @@ def _first_gains(rows: _Rows, count: int) -> tuple[Gains, float]:
 
 
 def _next(rows: _Rows, nearest: torch.Tensor, bounds: Gains) -> int:
-    """The sample with the largest gain; brings the bounds of those that could have it up to date.
+    """The sample with the largest gain; updates the bounds of the candidates.
 
-    Equal gains are not rare: of two samples that are nearest to each other and to nobody else, either
-    brings the same. Rounding must not decide, so gains that differ by no more count as equal.
+    Equal gains are not rare: two samples that are nearest only to each other have the same gain.
+    Rounding must not decide, so gains that differ only by rounding count as equal.
     """
     fresh = np.zeros(len(bounds), bool)
     rounding = ROUNDING * torch.finfo(nearest.dtype).eps
@@ -80,7 +81,7 @@ def _next(rows: _Rows, nearest: torch.Tensor, bounds: Gains) -> int:
 
 
 class _Rows:
-    """Rows of the similarity matrix: all of them, or as many as fit, computed when asked for."""
+    """Rows of the similarity matrix: all of them, or as many as fit, computed on demand."""
 
     def __init__(self, similarity: Similarity, count: int) -> None:
         self._similarity = similarity
@@ -119,7 +120,7 @@ class _Rows:
         slots = (self._next_slot + np.arange(len(numbers))) % self._slots
         self._next_slot = int(slots[-1] + 1) % self._slots
         forgotten = self._row_in[slots]
-        self._slot_of[forgotten[forgotten >= 0]] = -1  # the oldest make room
+        self._slot_of[forgotten[forgotten >= 0]] = -1  # evict the oldest
         self._row_in[slots] = numbers
         self._slot_of[numbers] = slots
         self._stored[torch.from_numpy(slots)] = computed

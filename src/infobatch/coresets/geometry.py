@@ -10,20 +10,20 @@ import torch
 from infobatch.coresets.chance import Indices
 from infobatch.coresets.checks import Array, as_floats, as_probabilities, check_k
 
-ROUNDING = 16  # times the precision of a float: distances below are zero
+ROUNDING = 16  # times the precision of a float: smaller distances are zero
 SMALLEST_PROBABILITY = 1e-12  # its logarithm is finite
 
 
 def herding(features: Array, k: int) -> Indices:
-    """Choose so that the mean of the chosen stays as near as possible to the mean μ of all.
+    """Choose so that the mean of the chosen samples stays as near as possible to the mean μ.
 
     Welling, *Herding Dynamical Weights to Learn* (ICML 2009): after i choices, the next is
-    argmin ‖(i + 1) μ − Σ chosen − x‖. DeepCore takes the argmax, so published figures "of herding" are of
-    the samples that move the mean away: they are the lowest of the paper's Table 1.
+    argmin ‖(i + 1) μ − Σ chosen − x‖. DeepCore takes the argmax, so its published figures for
+    "herding" are for samples that move the mean away: they are the lowest in the paper's Table 1.
     """
     values = as_floats("herding()", "features", features, ndim=(2,))
     k = check_k("herding()", k, len(values))
-    # Around the mean, the target is 0: the next is the one with the smallest ‖Σ chosen + x‖.
+    # Relative to the mean, the target is 0: the next one has the smallest ‖Σ chosen + x‖.
     values = values - values.mean(0)
     costs = values.square().sum(1)
     chosen = np.empty(k, np.int64)
@@ -36,12 +36,13 @@ def herding(features: Array, k: int) -> Indices:
 
 
 def k_center(features: Array, k: int, *, first: int | None = None) -> Indices:
-    """Choose the sample that is farthest from all chosen ones, again and again.
+    """Repeatedly choose the sample that is farthest from all chosen ones.
 
-    Sener and Savarese, *Active Learning for CNNs: A Core-Set Approach* (ICLR 2018); the greedy form, whose
-    largest distance of a sample to a chosen one is at most twice the best possible. ``first`` is the sample
-    to begin with; the default is the one nearest to the mean, so that nothing is left to chance. Only the
-    distance to the nearest chosen sample is kept, where DeepCore keeps all k × samples of them.
+    Sener and Savarese, *Active Learning for CNNs: A Core-Set Approach* (ICLR 2018); the greedy
+    form, whose largest distance from a sample to a chosen one is at most twice the best possible.
+    ``first`` is the sample to start with; the default is the one nearest to the mean, so that the
+    choice is deterministic. Only the distance to the nearest chosen sample is kept, whereas
+    DeepCore keeps all k × samples distances.
     """
     call = "k_center()"
     values = as_floats(call, "features", features, ndim=(2,))
@@ -61,7 +62,7 @@ def contextual_diversity(probabilities: Array, k: int, *, first: int | None = No
     """K-center greedy by the symmetric KL divergence of a proxy's outputs.
 
     Agarwal et al., *Contextual Diversity for Active Learning* (ECCV 2020), for one output per sample: the
-    distance is Σ (p − q)(ln p − ln q). Begins with the sample nearest to the mean output.
+    distance is Σ (p − q)(ln p − ln q). It starts with the sample nearest to the mean output.
     """
     call = "contextual_diversity()"
     values = as_probabilities(call, probabilities)
@@ -83,7 +84,7 @@ def contextual_diversity(probabilities: Array, k: int, *, first: int | None = No
 
 
 def _without_rounding(distances: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
-    """Differences of ``terms``, zero where they are no larger than rounding: a copy is at no distance."""
+    """Set distances within the rounding error of ``terms`` to zero: a copy has distance 0."""
     noise = ROUNDING * torch.finfo(distances.dtype).eps
     return distances.masked_fill_(distances < noise * terms, 0)
 

@@ -1,4 +1,4 @@
-"""Looking at a network's last layer: its inputs are the features, its outputs the logits."""
+"""Observing a network's last layer: its inputs are the features, its outputs the logits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import nn
 
 
 class Seen:
-    """What the last layer got and gave."""
+    """The recorded inputs and outputs of the last layer."""
 
     def __init__(self) -> None:
         self._features: list[torch.Tensor] = []
         self._logits: list[torch.Tensor] = []
 
     def add(self, features: torch.Tensor | None, logits: torch.Tensor) -> None:
-        """One forward pass."""
+        """Record one forward pass."""
         if features is not None:
             self._features.append(features.detach().float())
         self._logits.append(logits.detach().float())
@@ -45,7 +45,7 @@ def _rows(parts: list[torch.Tensor], count: int) -> torch.Tensor:
 
 @contextmanager
 def watching(model: nn.Module, head: str | None, *, features: bool) -> Iterator[Seen]:
-    """Note what the last layer gives, and what it gets, too, if asked, while the context is open."""
+    """Record the last layer's outputs, and with ``features`` its inputs, within the context."""
     seen = Seen()
 
     def note(_: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -59,7 +59,7 @@ def watching(model: nn.Module, head: str | None, *, features: bool) -> Iterator[
 
 
 def find_head(model: nn.Module, head: str | None) -> nn.Module:
-    """The layer of that name, or the last linear one."""
+    """The layer with this name, or the last linear one."""
     modules: dict[str, nn.Module] = dict(model.named_modules())
     if head is not None:
         if head not in modules:

@@ -1,8 +1,8 @@
-"""What leaving a sample out would do to the trained network: influence functions and DP.
+"""The effect of leaving a sample out on the trained network: influence functions and DP.
 
-Both look at the last layer, in which cross-entropy is convex and its Hessian is known exactly:
-H = mean of (diag(p) − p pᵀ) ⊗ [1, h] [1, h]ᵀ, plus a small multiple of the identity (``damping``), because
-a softmax does not change when the same is added to all logits.
+Both consider the last layer, in which cross-entropy is convex and its Hessian is known exactly:
+H = mean of (diag(p) − p pᵀ) ⊗ [1, h] [1, h]ᵀ, plus a small multiple of the identity (``damping``),
+because a softmax does not change when a constant is added to all logits.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ def influence(
     """g_validationᵀ H⁻¹ g: how much the validation loss would rise without the sample.
 
     Koh and Liang, *Understanding Black-box Predictions via Influence Functions* (ICML 2017), whose influence
-    of up-weighting a sample, −g_validationᵀ H⁻¹ g, is the negative: what lowers the validation loss is
-    wanted most. ``validation`` is (features, probabilities, labels) of held-out samples; without, it is the
-    training set itself, whose gradient is near zero once it is learned, so that the ranking is mostly noise.
-    H⁻¹ g_validation is found by conjugate gradients, without a matrix.
+    of up-weighting a sample, −g_validationᵀ H⁻¹ g, is the negative: samples that lower the
+    validation loss come first. ``validation`` is (features, probabilities, labels) of held-out
+    samples; by default, the training set itself, whose gradient is near zero once it is learned, so
+    that the ranking is mostly noise. H⁻¹ g_validation is found by conjugate gradients, without a
+    matrix.
     """
     gradients = last_layer_gradients(features, probabilities, labels)
     outputs = as_probabilities("influence()", probabilities).to(gradients.right)
@@ -75,15 +76,16 @@ def _conjugate_gradients(
 def dp(
     features: Array, probabilities: Array, labels: Array, k: int, *, damping: float = 0.01
 ) -> Indices:
-    """DP: leave out the set whose absence changes the parameters least, ‖Σ H⁻¹ g‖ as small as can be.
+    """DP: leave out the set whose absence changes the parameters least (smallest ‖Σ H⁻¹ g‖).
 
     Yang et al., *Dataset Pruning: Reducing Training Data by Examining Generalization Influence* (ICLR 2023),
-    written from memory, as no public code was found: there the largest set with ‖Σ H⁻¹ g‖ ≤ ε is left out, or,
-    as here, a set of given size with the smallest norm. The set is found greedily, one sample at a time. H is
-    taken as a Kronecker product, mean(diag(p) − p pᵀ) ⊗ mean([1, h] [1, h]ᵀ) (Martens and Grosse 2015): a
-    full H⁻¹ g of each sample would take classes × (features + 1) numbers.
+    implemented from memory, since we found no public code: the paper leaves out the largest set
+    with ‖Σ H⁻¹ g‖ ≤ ε or, as here, a set of given size with the smallest norm. The set is found
+    greedily, one sample at a time. H is approximated by a Kronecker product, mean(diag(p) − p pᵀ) ⊗
+    mean([1, h] [1, h]ᵀ) (Martens and Grosse 2015): a full H⁻¹ g of each sample would take classes ×
+    (features + 1) numbers.
 
-    Those that remain are ordered by ‖H⁻¹ g‖, largest first.
+    The remaining samples are ordered by ‖H⁻¹ g‖, largest first.
     """
     call = "dp()"
     gradients = last_layer_gradients(features, probabilities, labels)

@@ -1,4 +1,4 @@
-"""What methods choose by: features, outputs, gradients, a training history; given, or derived from one another."""
+"""Inputs of the methods: features, outputs, gradients and history, given or derived."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ GRADIENTS_OR_FEATURES = "gradients or features"
 
 @dataclass(frozen=True)
 class Cost:
-    """What a selection has cost: the training of its proxy, and the choosing.
+    """The cost of a selection: training its proxy, and choosing.
 
-    ``samples_forwarded`` has all passes, ``samples_backpropagated`` those that were trained on.
+    ``samples_forwarded`` counts all passes, ``samples_backpropagated`` those with a training step.
     """
 
     seconds: float = 0.0
     samples_forwarded: int = 0
     samples_backpropagated: int = 0
-    cpu_seconds: float = 0.0  # of this process, all threads together
+    cpu_seconds: float = 0.0  # of this process, over all threads
 
     @property
     def passes(self) -> int:
-        """The sample passes of a training that take as long: without gradients, three count as one."""
+        """The equivalent number of training passes: three passes without gradients count as one."""
         looked_at = self.samples_forwarded - self.samples_backpropagated
         return self.samples_backpropagated + round(FORWARD * looked_at)
 
@@ -47,7 +47,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class History:
-    """A training as its samples saw it: (epochs, samples), NaN where a sample was not visited.
+    """The course of a training run: (epochs, samples), NaN where a sample was not visited.
 
     ``correct`` says whether the sample was classified correctly when it was visited, and
     ``label_probabilities`` how probable its label was.
@@ -59,13 +59,13 @@ class History:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a method may need, all optional: a method that lacks something names it.
+    """What a method may need, all optional: if something is missing, the method names it.
 
     One row per sample: ``features`` (the input of the last layer), ``logits``, ``probabilities`` (also of
     several networks: (networks, samples, classes)), ``gradients`` (a matrix, or what ``last_layer_gradients``
     returns), ``labels``, ``scores``. ``gradient_norms`` and ``error_norms`` are (samples,) or
-    (networks, samples). ``validation`` are the same of held-out samples; ``model`` and ``data`` are for
-    DeepFool, which has to see the inputs themselves. ``cost`` is what it took to get them.
+    (networks, samples). ``validation`` has the same for held-out samples; ``model`` and ``data``
+    are for DeepFool, which needs the inputs themselves. ``cost`` is the cost of computing all this.
     """
 
     features: Array = None
@@ -83,15 +83,15 @@ class Inputs:
     cost: Cost = field(default_factory=Cost)
 
     def updated(self, given: Mapping[str, Any]) -> Inputs:
-        """The same with those that are given instead."""
+        """Return a copy in which the given inputs replace these."""
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
     def find(self, name: str) -> Any:
-        """One input as a method takes it, derived from others where it can be, or None."""
+        """One input in the form that methods take, derived from others if possible, or None."""
         return _FINDERS[name](self)
 
     def count(self) -> int | None:
-        """The number of samples, or None where nothing says it."""
+        """The number of samples, or None if nothing determines it."""
         for name in ("labels", "features", "logits", "gradients", "scores", "data"):
             value = getattr(self, name)
             if value is not None:
@@ -189,7 +189,7 @@ _FINDERS: dict[str, Callable[[Inputs], Any]] = {
     "model": lambda inputs: inputs.model,
     "data": lambda inputs: inputs.data,
 }
-# What a user passes to select() for each.
+# How a user passes each of them to select().
 WAYS = {
     "features": "features=… (one row per sample)",
     "logits": "logits=… (one row per sample)",
@@ -205,5 +205,5 @@ WAYS = {
     "model": "model=…",
     "data": "data=…",
 }
-# (epochs or networks, samples); all else has the samples first.
+# (epochs or networks, samples); everything else has the samples first.
 SAMPLES_LAST = ("gradient_norms", "error_norms", "correct", "label_probabilities")

@@ -1,4 +1,4 @@
-"""Train a proxy network, and return what methods choose by."""
+"""Train a proxy network and return the inputs of the methods."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def cross_entropy(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def forward_in_order(model: nn.Module, data: Dataset[Any]) -> None:
-    """Show the model all samples (input, label), in order."""
+    """Pass all samples (input, label) through the model, in order."""
     device = next(model.parameters()).device
     for batch in DataLoader(data, _LOOK, generator=torch.Generator()):
         model(batch[0].to(device))
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a proxy, unless told otherwise: DeepCore's."""
+    """The default optimizer of a proxy: DeepCore's."""
     return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
 
 
 def cosine(optimizer: torch.optim.Optimizer, total_steps: int) -> LRScheduler:
-    """The learning rate of a proxy: along a cosine down to zero."""
+    """The default learning-rate schedule of a proxy: a cosine down to zero."""
     return CosineAnnealingLR(optimizer, max(total_steps, 1))
 
 
@@ -77,20 +77,22 @@ def proxy(
     checkpoint: str | PathLike[str] | None = None,
     progress: bool | Progress = True,
 ) -> Inputs:
-    """Train a proxy on all data and return what methods choose by, with what it has cost.
+    """Train a proxy on all data and return the inputs of the methods, with their cost.
 
     The result has ``features`` and ``logits`` of the trained network, the ``history`` of its training, the
-    ``labels``, and ``error_norms`` and ``gradient_norms`` (of the last layer) after ``early_epochs`` of it, of
-    each of ``networks`` if there are several: EL2N-R and GraNd-R. Only one network is trained for all
-    ``epochs``, the others stop early.
+    ``labels``, and ``error_norms`` and ``gradient_norms`` (of the last layer) after
+    ``early_epochs``, for each network if ``networks`` is more than 1: EL2N-R and GraNd-R. Only one
+    network is trained for all ``epochs``; the others stop early.
 
-    ``model`` is a function that makes a network, or a network, which is copied. ``data`` has samples
-    (input, label); for others, ``losses(model, batch)`` returns one loss per sample, ``look(model, data)`` shows
-    the model all samples once, in order and unchanged, and ``labels`` are given. ``validation`` is looked at by
-    the trained network, too: GLISTER and influence choose by it.
+    ``model`` is a function that builds a network, or a network, which is copied. ``data`` has
+    samples (input, label); for other data, pass ``labels``, a function ``losses(model, batch)``
+    that returns one loss per sample, and a function ``look(model, data)`` that passes all samples
+    through the model once, in order and unchanged. The trained network is also evaluated on
+    ``validation``, which GLISTER and influence use.
 
-    With ``checkpoint``, the path of a file, the state is kept after each epoch; run the same call again to
-    resume. ``progress`` is a bar at the terminal, or a function of the share done and a line of text.
+    With ``checkpoint``, a file path, the state is saved after each epoch; run the same call again
+    to resume. ``progress`` is a progress bar in the terminal, or a function of the share done and a
+    line of text.
     """
     for name, value in (("epochs", epochs), ("networks", networks), ("early_epochs", early_epochs)):
         check_count(f"proxy({name}=…)", value, f"it counts {name.replace('_', ' ')}")
@@ -123,12 +125,12 @@ def proxy(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         progress=_bar if progress is True else progress or _silent,
     )
-    with torch.random.fork_rng():  # the caller's stream stays as it is
+    with torch.random.fork_rng():  # leave the caller's random state unchanged
         return training.run(validation)
 
 
 def _bar(share: float, text: str) -> None:
-    """A bar on one line of the terminal; nothing where nobody looks."""
+    """Show a bar on one line of the terminal; nothing if the output is not a terminal."""
     if sys.stderr.isatty():
         filled = "█" * round(20 * share)
         print(
@@ -137,4 +139,4 @@ def _bar(share: float, text: str) -> None:
 
 
 def _silent(share: float, text: str) -> None:
-    """No bar."""
+    """Show no bar."""

@@ -30,7 +30,7 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What makes a proxy: the same settings give the same networks."""
+    """The settings of a proxy: the same settings give the same networks."""
 
     num_samples: int
     epochs: int
@@ -40,13 +40,13 @@ class Settings:
     seed: int
 
     def passes(self) -> int:
-        """Epochs of all networks together."""
+        """The number of epochs over all networks."""
         return self.epochs + (self.networks - 1) * self.early_epochs
 
 
 @dataclass
 class Done:
-    """What has been done, as the checkpoint holds it."""
+    """The progress so far, as stored in the checkpoint."""
 
     network: int = 0  # the last one is trained to the end
     epoch: int = 0
@@ -59,7 +59,7 @@ class Done:
 
 @dataclass
 class Training:
-    """The training of one network after the other; the last one to the end."""
+    """Trains one network after another, only the last one to the end."""
 
     make: Callable[[], nn.Module]
     data: Dataset[Any]
@@ -76,7 +76,7 @@ class Training:
     progress: Progress
 
     def run(self, validation: Dataset[Any] | None) -> Inputs:
-        """Train what is left to train, and look at the data with the last network."""
+        """Train the remaining epochs, and evaluate the last network on the data."""
         self.done = Done()
         stored = self._stored()
         self._begin_network(self.done.network, stored)
@@ -106,7 +106,7 @@ class Training:
         torch.set_rng_state(stored["random"])
 
     def _batches(self, epoch: int) -> list[list[int]]:
-        """The samples of each batch: an order that depends on seed, network and epoch alone."""
+        """The samples of each batch, in an order that depends only on seed, network and epoch."""
         place = (self.settings.seed * 1009 + self.done.network) * 1_000_003 + epoch
         generator = torch.Generator().manual_seed(place)
         order = torch.randperm(self.settings.num_samples, generator=generator)
@@ -230,7 +230,7 @@ class Training:
 
 
 def labels_of(data: Dataset[Any], labels: Array) -> torch.Tensor:
-    """One class per sample: given, or the second entry of each sample."""
+    """One class per sample: as given, or the second entry of each sample."""
     count: int = len(data)  # type: ignore[arg-type]
     if labels is not None:
         return as_labels("proxy()", labels, count=count).cpu()

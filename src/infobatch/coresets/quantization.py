@@ -21,9 +21,10 @@ def dataset_quantization(
     """Dataset Quantization: divide the data into bins by graph cut, and draw evenly from each.
 
     Zhou et al., *Dataset Quantization* (ICCV 2023), the selection that the paper's Table 9 combines with
-    InfoBatch. The first bin is the graph cut's choice of an n-th of the samples, the second its choice from
-    the rest, and so on, so early bins are diverse and late ones dense; the same share of each is drawn at random.
-    Its last step, which drops patches of images, is not part of it.
+    InfoBatch. The first bin is the graph cut's choice of an n-th of the samples, the second its
+    choice from the rest, and so on, so early bins are diverse and late ones dense; the same share
+    of each is drawn at random. The paper's last step, which drops patches of images, is not
+    included.
     """
     call = "dataset_quantization()"
     values = as_vectors(call, "features", features)
@@ -38,7 +39,7 @@ def dataset_quantization(
     for number in range(bins):
         size = count * (number + 1) // bins - count * number // bins
         members = rest
-        if number + 1 < bins:  # the last bin is what is left
+        if number + 1 < bins:  # the last bin is the remainder
             of_rest = values.take(torch.from_numpy(rest))
             members = rest[graph_cut(of_rest, size, trade_off=trade_off)]
         share = round(k * len(members) / len(rest))

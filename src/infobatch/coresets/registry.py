@@ -1,4 +1,4 @@
-"""The methods by their names, and what each needs."""
+"""The methods by name, and the inputs of each."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from infobatch.coresets.uncertainty import entropy, least_confidence, margin
 
 @dataclass(frozen=True)
 class Method:
-    """A way of choosing: its function, and the inputs that this takes first, by their names.
+    """A method: its function, and the names of the inputs that come first in its arguments.
 
-    Where ``ranks`` is true, the function returns one score per sample, the higher the more wanted. Else
-    it takes ``k`` and returns the chosen samples, or these and their weights. Where ``counts`` is true,
-    it takes nothing but the number of samples. ``validates`` names the inputs of its validation set.
-    ``defaults(k, count)`` are settings that depend on the share of all samples, and are then the same in each class.
+    If ``ranks`` is true, the function returns one score per sample, and higher scores are chosen
+    first. Otherwise it takes ``k`` and returns the chosen samples, or these and their weights. If
+    ``counts`` is true, its only input is the number of samples. ``validates`` names the inputs of
+    its validation set. ``defaults(k, count)`` are settings that depend on the share of all samples
+    chosen, and are then the same in each class.
     """
 
     function: Callable[..., Any]
@@ -47,12 +48,12 @@ class Method:
 
     @property
     def takes_seed(self) -> bool:
-        """Whether chance plays a part."""
+        """Whether the method is random."""
         return "seed" in inspect.signature(self.function).parameters
 
     @property
     def summary(self) -> str:
-        """What it does, in a line."""
+        """A one-line description."""
         return (self.function.__doc__ or "").strip().splitlines()[0]
 
 
@@ -89,7 +90,7 @@ METHODS: dict[str, Method] = {
 
 
 def find_method(name: str) -> Method:
-    """Return the method of that name, or refuse it."""
+    """Return the method with this name, or refuse it."""
     if name not in METHODS:
         raise ValueError(f"select() got the method {name!r}, expected one of {', '.join(METHODS)}.")
     return METHODS[name]

@@ -1,4 +1,4 @@
-"""A coreset from what a training gathered anyway: the columns of an exported file."""
+"""A coreset from the columns of a score file, as an ordinary training run exports it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ def select_from_scores(
     seed: int = 0,
     **options: Any,
 ) -> Coreset:
-    """Choose by a column of a file that ``export_scores`` wrote, the highest first.
+    """Choose by a column of a file written by ``export_scores``, the highest values first.
 
-    The column is that of the method's name (``forgetting``, ``el2n``, ``dyn_unc``, …), or ``column``: any that
-    the file has, ``score`` for the last loss. Dyn-Unc also reads a window of the last scores (``window_0``,
-    ``window_1``, …), which must be cross-entropies, so that exp(−score) is the probability of the label. CCS
-    takes any column as its measure of difficulty, ``el2n`` or else ``score`` by default.
+    The column is the one with the method's name (``forgetting``, ``el2n``, ``dyn_unc``, …), or
+    ``column``: any column of the file, such as ``score``, the last loss. Dyn-Unc also reads a
+    window of the last scores (``window_0``, ``window_1``, …), which must be cross-entropies, so
+    that exp(−score) is the probability of the label. CCS takes any column as its measure of
+    difficulty, ``el2n`` or else ``score`` by default.
     """
     call = f"select_from_scores({str(path)!r}, {method!r})"
     known = find_method(method)
@@ -51,16 +52,16 @@ def select_from_scores(
     if classes is not None:
         shared["labels"] = np.asarray(classes).astype(np.int64)
     if method == "random":
-        return select(method, scores=np.zeros(len(table[INDEX])), **shared)  # says how many
+        return select(method, scores=np.zeros(len(table[INDEX])), **shared)  # their number
     scores = _column(call, table, method, column)
     if method == "ccs":
         return select(method, scores=scores, **shared)
-    # To rank by given scores is what EL2N does with the norms of one network.
+    # Ranking by given scores is what EL2N does with the norms of one network.
     return replace(select("el2n", error_norms=scores, **shared), method=method)
 
 
 def _in_order(call: str, table: Table) -> Table:
-    """The columns in the order of the samples, of which none may be missing."""
+    """The columns in sample order; no sample may be missing."""
     if INDEX not in table:
         raise ValueError(
             f"{call}: the file has the columns {sorted(table)}, expected {INDEX!r} and columns of scores, "

@@ -18,8 +18,9 @@ def facility_location(vectors: Array | Vectors, k: int) -> Indices:
     """Choose the samples that represent all others best: gain Σ_i max(0, s_ij − max_{chosen} s_i).
 
     s is the cosine similarity, of last-layer gradients in the paper's tables. Iyer and Bilmes, *Submodular
-    Optimization* (NeurIPS 2013); greedy, which reaches 1 − 1/e of the best value, and lazy, which gives the
-    same choice. DeepCore's batched gain reads the wrong entries of the matrix, so its choices are others.
+    Optimization* (NeurIPS 2013); greedy, which reaches 1 − 1/e of the best value, and lazy, which
+    gives the same choice. DeepCore's batched gain reads the wrong entries of the matrix, so its
+    choices differ.
     """
     values = as_vectors("facility_location()", "vectors", vectors)
     k = check_k("facility_location()", k, len(values))
@@ -47,11 +48,11 @@ def graph_cut(vectors: Array | Vectors, k: int, *, trade_off: float = 1.0) -> In
 
 
 def craig(vectors: Array | Vectors, k: int) -> tuple[Indices, Weights]:
-    """CRAIG: gradients of a few samples, weighted, that stand for all: facility location by −‖g − g'‖.
+    """CRAIG: weighted samples whose gradients represent all: facility location by −‖g − g'‖.
 
     Mirzasoleiman et al., *Coresets for Data-efficient Training* (ICML 2020). The weight of a chosen sample is
-    the number of samples to which it is nearest, itself among them, so that weights sum to the number of
-    samples. In DeepCore the count begins at 1: its weights sum to samples + k.
+    the number of samples to which it is nearest, including itself, so that the weights sum to the
+    number of samples. In DeepCore the count starts at 1, so its weights sum to samples + k.
     """
     values = as_vectors("craig()", "vectors", vectors)
     k = check_k("craig()", k, len(values))
@@ -61,7 +62,7 @@ def craig(vectors: Array | Vectors, k: int) -> tuple[Indices, Weights]:
     def closeness(rows: torch.Tensor) -> torch.Tensor:
         both = squares[rows][:, None] + squares
         squared = torch.sub(both, values.inner(rows), alpha=2)
-        # A sample is at no distance from itself; a root would make much of rounding.
+        # A sample has distance 0 from itself; the root would amplify rounding errors.
         return squared.masked_fill_(squared < both.mul_(noise), 0).sqrt_().neg_()
 
     chosen = greedy_facility_location(closeness, len(values), k)
@@ -77,5 +78,5 @@ def _cluster_sizes(closeness: Similarity, count: int, chosen: Indices) -> Weight
         nearer = values > best
         nearest[nearer] = places[nearer] + block[0]
         best[nearer] = values[nearer].to(best)
-    nearest[torch.from_numpy(chosen)] = torch.arange(len(chosen))  # also where there are duplicates
+    nearest[torch.from_numpy(chosen)] = torch.arange(len(chosen))  # even if there are duplicates
     return np.bincount(nearest.numpy(), minlength=len(chosen)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Uncertainty of a proxy's predictions: the less sure, the more wanted.
+"""Uncertainty of a proxy's predictions: the least certain samples first.
 
 Coleman et al., *Selection via Proxy* (ICLR 2020). Published figures from DeepCore need care: its
 class-balanced path takes the least certain samples, the other path the most certain ones, and its least

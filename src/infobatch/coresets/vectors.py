@@ -1,4 +1,4 @@
-"""One vector per sample, as methods that compare samples need them: products, lengths, sums.
+"""One vector per sample, for methods that compare samples: products, lengths, sums.
 
 The gradient of the last layer is an outer product, g = (p − y) ⊗ [1, h] for softmax outputs p, a one-hot
 label y and the layer's input h. Written out, it has classes × (features + 1) numbers per sample; products
@@ -37,7 +37,7 @@ class Vectors(Protocol):
         ...
 
     def unit(self: Self) -> Self:
-        """The same directions with length 1; a vector of zeros stays."""
+        """The same directions with length 1; zero vectors do not change."""
         ...
 
     def inner_with_sum(self) -> torch.Tensor:
@@ -131,12 +131,12 @@ def last_layer_gradients(features: Array, probabilities: Array, labels: Array) -
 
 
 def with_one(features: torch.Tensor) -> torch.Tensor:
-    """[1, h] for each row h: what the bias and the weights are multiplied with."""
+    """[1, h] for each row h: the factors of the bias and the weights."""
     return torch.cat([features.new_ones(len(features), 1), features], dim=1)
 
 
 def as_vectors(call: str, name: str, value: Array | Vectors) -> Vectors:
-    """Vectors, or the rows of a matrix as such; refuse anything else."""
+    """Return vectors as they are and a matrix as its rows; refuse anything else."""
     if isinstance(value, Dense | OuterProducts):
         return value
     return Dense(as_floats(call, name, value, ndim=(2,)))

@@ -1,4 +1,4 @@
-"""The ranks of a job: how they divide an epoch, and the little that they exchange."""
+"""The ranks of a job: how they divide an epoch, and what they exchange."""
 
 from infobatch.distributed.checkpoint import Checkpointable
 from infobatch.distributed.communicator import Communicator

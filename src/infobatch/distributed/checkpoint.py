@@ -1,4 +1,4 @@
-"""The state as torch.distributed.checkpoint needs it."""
+"""The state in the form that torch.distributed.checkpoint needs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 class Checkpointable:
     """A data set or pruner for ``torch.distributed.checkpoint``.
 
-    That reads into tensors whose names and sizes must be right beforehand, so here the losses of the
-    running epoch always have the full length: ``dcp.save({"data": Checkpointable(train_data), …})``.
+    It loads into tensors whose names and sizes must match beforehand, so here the losses of the
+    running epoch always have the full length: ``dcp.save({"data": Checkpointable(train_data),
+    …})``.
     """
 
     def __init__(self, train_data: Any) -> None:
@@ -29,7 +30,7 @@ class Checkpointable:
             "losses": _padded(state["losses"], size),
             "extras": {name: _padded(values, size) for name, values in beside.items()},
             "num_losses": count,
-            "history": json.dumps(state["history"]),  # a text: its epochs would each be a name
+            "history": json.dumps(state["history"]),  # a string, not a key for each epoch
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -37,7 +38,7 @@ class Checkpointable:
         state = dict(state)
         count = state.pop("num_losses")
         state["losses"] = state["losses"][:count]
-        extras = state.get("extras", {}).items()  # left out by the checkpoint where there are none
+        extras = state.get("extras", {}).items()  # the checkpoint omits it if it is empty
         state["extras"] = {name: values[:count] for name, values in extras if count}
         state["history"] = json.loads(state["history"])
         self._train_data.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""What the ranks exchange: once per epoch, when it ends, and for a mid-epoch checkpoint."""
+"""Communication between ranks: at the end of each epoch, and for a mid-epoch checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _meetings: dict[str, int] = {}  # how often the ranks of each process group have
 
 @dataclass(frozen=True)
 class Communicator:
-    """The collective calls of a process group, all of them in one place."""
+    """All collective calls of a process group, in one place."""
 
     world_size: int = 1
     process_group: dist.ProcessGroup | None = None
@@ -59,10 +59,10 @@ class Communicator:
         return total
 
     def meet(self, call: str, remedy: str = _SAVING) -> None:
-        """Wait until every rank is here, or raise an error after some seconds.
+        """Wait for every rank, or raise an error after some seconds.
 
-        Through the process group's store rather than a collective call, which would hang until the
-        group's time-out, minutes or hours later, and leave the group unusable.
+        Uses the process group's store rather than a collective call, which would hang until the
+        group's timeout, minutes or hours later, and leave the group unusable.
         """
         if not self.connected:
             return
@@ -70,7 +70,7 @@ class Communicator:
         assert group is not None
         store = dist.distributed_c10d._get_process_group_store(group)
         name = dist.distributed_c10d._get_process_group_name(group)
-        # Ranks only count meetings to which all of them came, so their counts agree.
+        # Ranks only count meetings that all of them attended, so their counts agree.
         key = f"infobatch/meeting/{_meetings.get(name, 0)}"
         arrived = int(store.add(key, 1))
         deadline = time.monotonic() + MEETING_SECONDS
@@ -83,7 +83,7 @@ class Communicator:
                         f"{call} was called by {arrived} of {self.world_size} ranks; the others did "
                         f"not call it within {MEETING_SECONDS:.0f} seconds. {remedy}"
                     )
-                store.add(key, 1)  # the last one came at this very moment, and relies on this rank
+                store.add(key, 1)  # the last rank arrived just now and relies on this one
                 break
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
@@ -91,10 +91,10 @@ class Communicator:
         _meetings[name] = _meetings.get(name, 0) + 1
 
     def _device(self) -> torch.device:
-        """The device to exchange from: the same kind on every rank, wherever a rank's data lies.
+        """The device to exchange from: the same kind on every rank, wherever its data is.
 
-        A rank without a single loss has its buffer in main memory while the others' are on their
-        accelerators; if each chose by its own data, they would wait in different backends.
+        A rank without any losses has its buffer in main memory, while the others' are on their
+        accelerators; if each rank chose by its own data, they would wait in different backends.
         """
         config = str(dist.get_backend_config(self.process_group))
         backends = [pair.split(":")[0] for pair in config.split(",")]

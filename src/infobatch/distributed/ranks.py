@@ -1,4 +1,4 @@
-"""How the ranks of a job divide an epoch among them."""
+"""How the ranks of a job divide an epoch among themselves."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class Ranks:
     """Which rank this process is, and how the samples of an epoch are divided.
 
     Normally every rank has all scores and draws the same plan, of which rank k of W visits
-    ``order[k::W]``. With ``sharded`` a rank owns the samples k, k + W, k + 2W, … for good and
-    draws from these only. With ``global_order`` every rank's sampler issues the whole order, because the
-    loader shards the batches itself, and the index in the batch tells which ones a rank got.
+    ``order[k::W]``. With ``sharded`` a rank permanently owns the samples k, k + W, k + 2W, … and
+    draws only from these. With ``global_order`` every rank's sampler issues the whole order,
+    because the loader shards the batches itself, and the index in the batch shows which ones a rank
+    received.
     """
 
     rank: int = 0
@@ -29,11 +30,11 @@ class Ranks:
 
     @property
     def walkers(self) -> int:
-        """Among how many ranks the sampler divides the order."""
+        """The number of ranks among which the sampler divides the order."""
         return 1 if self.global_order else self.world_size
 
     def owned(self, num_samples: int) -> int:
-        """How many of the samples this rank keeps the scores of."""
+        """The number of samples whose scores this rank keeps."""
         if not self.sharded:
             return num_samples
         if num_samples < self.world_size:
@@ -45,7 +46,7 @@ class Ranks:
 
     @property
     def shard(self) -> Shard:
-        """Which samples this rank keeps the scores of."""
+        """The samples whose scores this rank keeps."""
         return Shard(self.rank, self.world_size) if self.sharded else ALL
 
 
@@ -53,8 +54,8 @@ class Ranks:
 class Place:
     """The user's arguments about ranks; the rest comes from torch.distributed, when it is needed.
 
-    It is looked up late because loaders are often built before the process group is. ``global_order``
-    is None where the loaders decide.
+    The lookup is deferred because loaders are often built before the process group.
+    ``global_order`` is None if the loaders decide.
     """
 
     rank: int | None = None
@@ -83,14 +84,14 @@ class Place:
             )
 
     def find(self, *, loaders_shard: bool) -> Ranks:
-        """Which rank this process is: by arguments, by process group, or alone."""
+        """Find this process's rank: by arguments, by process group, or as the only rank."""
         rank, world_size, global_order = self.rank, self.world_size, self.global_order
         if rank is None or world_size is None:
             if not has_process_group():
                 return Ranks(sharded=self.sharded)
             group = self.process_group
             rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-            if global_order is None:  # an explicit rank means that rank's part of the order
+            if global_order is None:  # an explicit rank means that rank's share of the order
                 global_order = loaders_shard and not self.sharded
         return Ranks(
             int(rank),

@@ -1,1 +1,1 @@
-"""The epoch under way: which one it is, how it is issued, which losses were recorded."""
+"""The running epoch: which one it is, how it is issued, which losses were recorded."""

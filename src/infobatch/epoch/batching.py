@@ -1,4 +1,4 @@
-"""Where the batches of an epoch begin and end, also where they shrink with it."""
+"""The bounds of an epoch's batches, including batches that shrink with the epoch."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ Counts = npt.NDArray[np.int64]
 
 
 class Batches(Protocol):
-    """One rank's positions of an epoch, cut into batches."""
+    """One rank's positions in an epoch, divided into batches."""
 
     largest: int  # samples of the largest batch
 
     @property
     def deliverable(self) -> int:
-        """How many of the positions are in a batch; the others are dropped."""
+        """How many positions are in a batch; the others are dropped."""
         ...
 
     def __len__(self) -> int: ...
 
     def bounds(self, batch: int) -> tuple[int, int]:
-        """The first position of a batch and the one after its last."""
+        """The first position of a batch, and the position after its last."""
         ...
 
     def end(self, position: int, batches: int = 1) -> int:
-        """Where the given number of batches end, the first of which has the position."""
+        """The end of the last of ``batches`` batches, the first of which contains ``position``."""
         ...
 
     def number(self, position: int) -> int:
@@ -37,7 +37,7 @@ class Batches(Protocol):
 
 
 class FixedBatches:
-    """Batches of one size, but for the last; a pruned epoch has fewer of them."""
+    """Batches of the same size, except for the last; a pruned epoch has fewer of them."""
 
     def __init__(self, size: int, drop_last: bool, length: int) -> None:
         self.largest = size
@@ -67,19 +67,19 @@ class FixedBatches:
 
 
 class EvenBatches:
-    """As many batches of at most a given size, but their sizes differ by one sample at most.
+    """As many batches, but of nearly equal size: they differ by at most one sample.
 
-    ``length`` positions are left to visit, after ``offset`` that a loaded checkpoint has visited.
+    ``length`` positions remain, after ``offset`` that a loaded checkpoint has visited.
     """
 
     def __init__(self, size: int, length: int, *, offset: int = 0) -> None:
         self._total, self._offset = offset + length, offset
-        self._count = -(-self._total // size)  # of the epoch, also where it was resumed
+        self._count = -(-self._total // size)  # of the whole epoch, even after a resume
         self.largest = -(-self._total // max(self._count, 1))
         self._first = self._in_epoch(0) if length else self._count
 
     def _in_epoch(self, position: int) -> int:
-        """The batch that a position is in, counted from the epoch's start."""
+        """The batch that contains a position, counted from the epoch's start."""
         return ((self._offset + position + 1) * self._count - 1) // self._total
 
     def _edge(self, batch: int) -> int:
@@ -109,9 +109,9 @@ class EvenBatches:
 class ShrunkBatches:
     """As many batches as an epoch over all data has, each smaller in proportion.
 
-    A batch stands for the full epoch's batch of the same number; with ``even`` these differ by one
-    sample at most. ``length`` positions are left to visit, after ``offset`` that a loaded checkpoint
-    has visited; ``full`` is the number of positions of an epoch over all data.
+    A batch stands for the full epoch's batch with the same number; with ``even`` these differ by at
+    most one sample. ``length`` positions remain, after ``offset`` that a loaded checkpoint has
+    visited; ``full`` is the number of positions in an epoch over all data.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ShrunkBatches:
             edges = self._full_edges * total // full
         edges -= offset
         self._first = int(np.searchsorted(edges[:-1], 0, side="right")) - 1
-        if edges[-1] <= 0:  # everything was visited that is not dropped
+        if edges[-1] <= 0:  # everything that is not dropped was visited
             self._first = count
         self._sizes = np.diff(edges)[self._first :]
         self._edges = edges[self._first :].clip(min=0).tolist()
@@ -169,7 +169,7 @@ class ShrunkBatches:
         return int(self._edges[min(self.number(position) + batches, len(self))])
 
     def full_position(self, position: int) -> int:
-        """How far an epoch over all data has come where this one is at a position."""
+        """The position in an epoch over all data that corresponds to a position in this one."""
         full_edges = self._full_edges[self._first :]
         if position >= self.deliverable:
             return int(full_edges[-1])
@@ -179,25 +179,25 @@ class ShrunkBatches:
         return int(stop + -left * (stop - start) // size)
 
     def compare(self, counts: Counts, full_counts: Counts) -> None:
-        """Find out by how much each batch is smaller than the full epoch's that it stands for.
+        """Compute how much smaller each batch is than the full epoch's batch that it stands for.
 
-        ``counts`` and ``full_counts`` are the ranks' numbers of positions: where a rank has fewer
-        than another, its last positions are repeats, which do not count.
+        ``counts`` and ``full_counts`` are the numbers of positions of each rank: if a rank has
+        fewer than another, its last positions are repeats, which do not count.
         """
         real = _real(counts, np.array(self._edges))
-        if len(real):  # a checkpoint may have cut the first batch in two: it stands for a whole one
+        if len(real):  # a resume may have split the first batch; it still counts as whole
             real[0] *= self._sizes[0] / max(self._edges[1] - self._edges[0], 1)
         full = _real(full_counts, self._full_edges[self._first :])
         self._factors = np.append(real / np.maximum(full, 1), 1.0)  # 1 where a batch is dropped
 
     def factors(self, positions: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """The factors that :meth:`compare` found, for the batches of some positions."""
+        """The factors from :meth:`compare` for the batches of some positions."""
         batches = np.searchsorted(self._edges, positions, side="right") - 1
         factors: npt.NDArray[np.float64] = self._factors[batches]
         return factors
 
 
 def _real(counts: Counts, edges: Counts) -> npt.NDArray[np.float64]:
-    """How many positions between the edges are real ones, over all ranks."""
+    """How many positions between the edges are not repeats, over all ranks."""
     reached: Counts = np.minimum(counts[:, None], edges).sum(0)
     return np.diff(reached).astype(np.float64)

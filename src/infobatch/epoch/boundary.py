@@ -16,7 +16,7 @@ from infobatch.savings import EpochPasses
 
 
 def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
-    """Make an epoch's losses part of the memory; return its passes, if any were made. Collective."""
+    """Fold an epoch's losses into the memory; return its passes, if any were made. Collective."""
     _check(run)
     exchange_losses(run)
     passes = None
@@ -33,7 +33,7 @@ def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
 
 
 def exchange_losses(run: Run) -> None:
-    """Bring the other ranks' losses of an epoch here. Collective."""
+    """Fetch the other ranks' losses of an epoch. Collective."""
     ranks = run.ranks
     if ranks.world_size == 1 or ranks.sharded:
         return
@@ -56,7 +56,7 @@ def exchange_losses(run: Run) -> None:
 
 
 def fold_losses(run: Run, memory: Memory) -> None:
-    """Make what was recorded of an epoch part of a memory."""
+    """Fold everything recorded in an epoch into a memory."""
     losses = run.losses
     if losses is None:
         return
@@ -92,7 +92,7 @@ def warn_of_first_epoch(epoch: int) -> None:
 
 
 def warn_of_old_scores(planner: Planner, epoch: int, last: EpochPasses | None) -> bool:
-    """Warn where a rule relies on ``refresh()``, which was not called before ``epoch``; whether it did."""
+    """Warn if a rule needs ``refresh()`` and it was not called; return whether it warned."""
     policy = planner.policy
     if last is None or not getattr(policy, "refreshes", False) or last.refreshed:
         return False

@@ -1,7 +1,7 @@
-"""Which epoch is it? One phase, and what each event makes of it.
+"""Which epoch is it? A state machine with one phase, which each event changes.
 
-The question is asked by iterating, by ``update``, ``len``, ``set_epoch`` and checkpoints. What a loop
-is doing is not reported but observed, through :class:`infobatch.epoch.loop.Loop`, at the next
+Iterating, ``update``, ``len``, ``set_epoch`` and checkpoints all need the answer. A loop does not
+report what it is doing; it is observed, through :class:`infobatch.epoch.loop.Loop`, at the next
 iterator or ``set_epoch``:
 
 =============== ============================== =============== ================= ==================
@@ -19,15 +19,17 @@ Spent           nothing, then Idle             error [1]_      Idle             
 .. [1] With the index in the batch no iterator is needed: Training.
 .. [2] A resumed loop that asks for the epoch whose end was loaded: nothing is left of it.
 
-An iterator that begins before the first update is the loop from then on, unless it is gone when that
-update comes and an older one is not: then it has only looked.
+An iterator that begins before the first update becomes the loop, unless it is gone when that update
+comes and an older one is still alive: then it was only a look at the data.
 
-An iterator that begins while another loop is in the middle of the epoch only looks at the data if that
-loop fetches its batches on demand (Ambiguous: updates are accepted while they can only be that
-loop's), and otherwise is the next epoch, provided that the other is gone at the first update and has not continued.
+If an iterator begins while another loop is in the middle of the epoch, there are two cases. If that
+loop fetches its batches on demand, the iterator only looks at the data (Ambiguous: updates are
+accepted as long as they can only be that loop's). Otherwise it begins the next epoch, provided that
+the other loop is gone at the first update and has not continued.
 
-``len`` and checkpoints only read. An epoch is closed (its losses exchanged between the ranks, folded
-into the memory, recorded) when its last update arrives, or else when the next epoch begins.
+``len`` and checkpoints only read. An epoch is closed (its losses are exchanged between the ranks,
+folded into the memory and recorded) when its last update arrives, or else when the next epoch
+begins.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ Others = tuple[tuple[Loop, int], ...]
 
 @dataclass(frozen=True)
 class Idle:
-    """Nothing of the epoch was issued yet; ``resumed``: a checkpoint continues here."""
+    """Nothing of the epoch was issued yet; ``resumed`` if a checkpoint continues here."""
 
     epoch: int
     resumed: bool = False
@@ -51,10 +53,11 @@ class Idle:
 
 @dataclass(frozen=True)
 class Offered:
-    """An iterator has taken indices, and nothing was updated; ``rival`` was running before it.
+    """An iterator has taken indices, but nothing was updated; ``rival`` was running before it.
 
-    ``others`` were offered the same epoch and were alive when a newer iterator began, each with the
-    number of indices that it had taken by then; ``earlier`` are those of the epoch before, with it.
+    ``others`` are iterators that were offered the same epoch and were alive when a newer one began,
+    each with the number of indices that it had taken by then; ``earlier`` are those of the previous
+    epoch, in the same form.
     """
 
     epoch: int
@@ -66,7 +69,7 @@ class Offered:
 
 @dataclass(frozen=True)
 class Training:
-    """Losses arrive; without a loop where only the batches show which samples they have."""
+    """Losses arrive; there is no loop if only the batches show which samples they contain."""
 
     epoch: int
     loop: Loop | None
@@ -84,7 +87,7 @@ class Ambiguous:
 
 @dataclass(frozen=True)
 class Complete:
-    """Everything that the loader delivers was updated, and the epoch is closed."""
+    """Everything that the loader delivers was updated, and the epoch was closed."""
 
     epoch: int
     loop: Loop | None
@@ -92,7 +95,7 @@ class Complete:
 
 @dataclass(frozen=True)
 class Spent:
-    """A resumed loop is at an epoch that is over already; ``epoch`` comes after it."""
+    """A resumed loop is at an epoch that is already over; ``epoch`` comes after it."""
 
     epoch: int
 
@@ -101,7 +104,7 @@ Phase = Idle | Offered | Training | Ambiguous | Complete | Spent
 
 
 class Clock:
-    """Knows the epoch; calls ``close`` when one is over that was not closed by its last update."""
+    """Knows the epoch; calls ``close`` when one ends that its last update did not close."""
 
     def __init__(self, close: Callable[[], None]) -> None:
         self.phase: Phase = Idle(0)
@@ -110,19 +113,19 @@ class Clock:
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, or the one that comes next."""
+        """The running epoch, or the next one."""
         return self.phase.epoch
 
     @property
     def loop(self) -> Loop | None:
-        """The loop that is at this epoch, or was."""
+        """The loop that iterates this epoch, or has iterated it."""
         return getattr(self.phase, "loop", None)
 
     @property
     def is_over(self) -> bool:
         """Whether the epoch is over."""
         phase = self.phase
-        if isinstance(phase, Offered):  # less than a batch was left, and the loader drops that
+        if isinstance(phase, Offered):  # less than a batch was left, which the loader drops
             return phase.loop.exhausted and phase.loop.deliverable == 0
         if isinstance(phase, Training | Ambiguous):
             return phase.loop is not None and phase.loop.ended
@@ -130,16 +133,17 @@ class Clock:
 
     @property
     def was_left(self) -> bool:
-        """Whether a loop has trained on the epoch and is no longer at it."""
+        """Whether a loop has trained on part of the epoch and then left it."""
         trained = isinstance(self.phase, Training | Ambiguous | Complete)
         return trained and self.loop is not None and not self.loop.alive
 
     # Events.
 
     def begin(self, loop: Loop) -> bool:
-        """An iterator takes its first index; return whether it is the loop of the epoch from now on.
+        """Handle an iterator's first index; return whether it is now the epoch's loop.
 
-        If not, it only looks (Ambiguous), or there is nothing for it (Idle, after Spent).
+        If not, it only looks at the data (Ambiguous), or nothing is left for it (Idle, after
+        Spent).
         """
         phase = self.phase
         if isinstance(phase, Spent):
@@ -161,7 +165,7 @@ class Clock:
             self.phase = Offered(phase.epoch + 1, loop)
             return True
         self._warn_of_no_update()
-        if isinstance(phase, Offered):  # a rival's batch may still come, however often one looks
+        if isinstance(phase, Offered):  # a rival's batch may still come, after any number of looks
             others = _alive((*phase.others, (phase.loop, phase.loop.issued)))
             self.phase = replace(phase, loop=loop, others=others)
         else:
@@ -169,15 +173,15 @@ class Clock:
         return True
 
     def identify(self, loop: Loop) -> None:
-        """Replace the loop that has just begun by one that reports more about itself."""
+        """Replace the loop that has just begun with one that reports more about itself."""
         assert isinstance(self.phase, Offered)
         self.phase = replace(self.phase, loop=loop)
 
     def expect_update(self, call: str, *, by_index: bool) -> Loop | None:
-        """Refuse losses whose epoch is unknown, before anything is recorded of them.
+        """Refuse losses whose epoch is unknown, before any of them are recorded.
 
-        Return the loop of an epoch's first ones: the newest iterator, unless that one has only looked
-        and is gone while an older one is not.
+        For an epoch's first losses, return their loop: the newest iterator, unless that one was
+        only a look at the data and is gone, while an older one is still alive.
         """
         phase = self.phase
         if isinstance(phase, Idle | Spent) and not by_index:
@@ -189,7 +193,7 @@ class Clock:
         if not isinstance(phase, Offered):
             return None
         rival, loop = phase.rival, phase.loop
-        # One that has taken more since delivers its batches, also where it has let go of its iterator.
+        # One that has taken more since then delivers its batches, even if it released its iterator.
         continued = any(other.issued > taken for other, taken in phase.earlier)
         if continued or (rival is not None and rival.alive):
             raise self._two_loops(call)
@@ -200,7 +204,7 @@ class Clock:
         return loop
 
     def update(self, loop: Loop | None) -> None:
-        """Losses were recorded; ``loop`` is the one they belong to where no iterator was begun."""
+        """Note recorded losses; ``loop`` is the one they belong to if no iterator has begun."""
         phase = self.phase
         if isinstance(phase, Idle | Spent):
             self.phase = Training(phase.epoch, loop)
@@ -210,7 +214,7 @@ class Clock:
     def refuse_if_ambiguous(self, call: str, *, waiting: int) -> None:
         """Refuse an update that may belong to the other iterator.
 
-        ``waiting`` samples were issued to the loop itself and have no update yet.
+        ``waiting`` samples were issued to the loop itself and await an update.
         """
         phase = self.phase
         if isinstance(phase, Ambiguous):
@@ -220,12 +224,12 @@ class Clock:
                 raise self._two_loops(call)
 
     def complete(self) -> None:
-        """The epoch's last update arrived, and it was closed."""
+        """Note that the epoch's last update has arrived and the epoch was closed."""
         self.finished = self.phase.epoch
         self.phase = Complete(self.phase.epoch, self.loop)
 
     def set_epoch(self, epoch: int) -> None:
-        """The caller sets the next epoch."""
+        """Set the next epoch, as the caller asks."""
         phase = self.phase
         resumed = isinstance(phase, Spent) or (isinstance(phase, Idle) and phase.resumed)
         if epoch == phase.epoch:
@@ -233,7 +237,7 @@ class Clock:
                 self.phase = Idle(epoch, resumed=True)
             elif self.was_left and (self.is_over or not self._is_draining()):
                 self._leave()
-                self.phase = Idle(epoch)  # once more
+                self.phase = Idle(epoch)  # the same epoch again
         elif resumed and epoch == self.finished:
             self.phase = Spent(phase.epoch)
         else:
@@ -242,7 +246,7 @@ class Clock:
             self.phase = Idle(epoch)
 
     def load(self, epoch: int, finished: int) -> None:
-        """A checkpoint was loaded."""
+        """Continue from a checkpoint."""
         self.finished = finished
         self.phase = Idle(epoch, resumed=True)
 

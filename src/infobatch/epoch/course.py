@@ -24,9 +24,9 @@ from infobatch.savings import EpochPasses
 
 
 class Course:
-    """Which epoch it is, what is recorded of it, and what is remembered of those before.
+    """The current epoch, the losses recorded in it, and the memory of earlier epochs.
 
-    ``find_ranks`` tells which rank this process is, and is called again for each epoch.
+    ``find_ranks`` returns the rank of this process, and is called again for each epoch.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class Course:
         self._numbering = Numbering()
         self._memory: Memory | None = None
         self._run: Run | None = None
-        self._loaders_position: ReadPosition | None = None  # from a loader's own checkpoint
+        self._loaders_position: ReadPosition | None = None  # from a stateful loader's checkpoint
         self._warned_of_old_scores = False
 
     @property
     def memory(self) -> Memory:
-        """What is remembered of the samples; with sharded scores, of this rank's."""
+        """What is remembered about the samples; with sharded scores, about this rank's."""
         memory = self._memory
         if memory is None or self.is_fresh:
             ranks = self.find_ranks()
             owned = ranks.owned(self.planner.num_samples)
-            if memory is None or len(memory) != owned:  # or asked for before there was a group
+            if memory is None or len(memory) != owned:  # or read before the process group existed
                 memory = self._memory = self.planner.new_memory(ranks)
         return memory
 
@@ -62,13 +62,13 @@ class Course:
 
     @property
     def run(self) -> Run:
-        """The epoch under way; its plan is drawn now if it was not yet."""
+        """The running epoch; its plan is drawn now if it has not been drawn yet."""
         run, epoch = self._run, self.clock.epoch
         if run is not None and run.epoch != epoch:
             run = self._run = None  # freed before the next plan is drawn
         if run is not None and not run.updated and not (run.walk is not None and run.walk.alive):
             ranks = self.find_ranks()
-            if ranks != run.ranks:  # the process group came after a look at the plan or a batch
+            if ranks != run.ranks:  # the group came after the plan or a batch was read
                 run = self._run = None if ranks.sharded else run.on(ranks)
         if run is None:
             if not self._warned_of_old_scores:
@@ -79,10 +79,10 @@ class Course:
             run = self._run = Run(epoch, plan, ranks, extras=dict.fromkeys(self.planner.channels))
         return run
 
-    # What the sampler asks.
+    # For the sampler.
 
     def begin(self, walk: Walk) -> Route | None:
-        """Begin a pass over the epoch: this one if nothing of it was trained on, else the next."""
+        """Begin a pass over an epoch: this one if none of it was trained on, else the next."""
         self._loaders.check(same_length=walk.shrinks)
         position, self._loaders_position = self._loaders_position, None
         if position is not None:
@@ -90,7 +90,7 @@ class Course:
             check_position(position, self.clock, done)
         before = None if self._run is None or not self._run.updated else self._run.walk
         refuse_endless(before, walk, self.clock.epoch)
-        del before  # the last epoch would stay in memory while the next one is drawn
+        del before  # or the last epoch stays in memory while the next one is drawn
         if isinstance(self.clock.phase, Offered) and self._run and self._run.rest_was_dropped():
             self._complete()
         if not self.clock.begin(walk):
@@ -103,12 +103,12 @@ class Course:
         return run.route
 
     def length(self, *, shrinks: bool = False) -> Route | None:
-        """The route whose length the sampler has; None where nothing is left."""
+        """The route that determines the sampler's length; None if nothing is left."""
         self._loaders.check(same_length=shrinks)
         return None if isinstance(self.clock.phase, Spent) else self.run.route
 
     def set_epoch(self, epoch: int) -> None:
-        """The caller sets the next epoch."""
+        """Set the next epoch, as the caller asks."""
         clock, counter = self.clock, self._loaders.counter()
         in_mid_epoch = self._run is not None and not self._run.closed and self._run.made() > 0
         is_end = epoch == clock.finished and not in_mid_epoch
@@ -136,10 +136,10 @@ class Course:
         """Note the position in a loader's checkpoint; it is compared when the loader is iterated."""
         self._loaders_position = position
 
-    # What the training loop passes.
+    # For the training loop.
 
     def run_for(self, call: str, by_index: bool) -> Run:
-        """The epoch that an update belongs to, or an error where that cannot be told."""
+        """Return the epoch that an update belongs to, or raise an error if that is unknown."""
         in_training = self.clock.phase.__class__ is Training
         run = self._run if in_training and self._run is not None else self.run
         if run.ranks.global_order and not by_index:
@@ -160,23 +160,23 @@ class Course:
         return run
 
     def after_update(self, run: Run) -> None:
-        """Note that the epoch has begun, and close it with its last update.
+        """Note that the epoch has begun, and close it after its last update.
 
-        So nothing is collective after that. Called for the first update and from ``check_at`` on.
+        Nothing after that is collective. Called for the first update and from ``check_at`` on.
         """
         self.clock.update(run.loop)
         if run.closed or not run.is_complete():
             return
         if run.ranks.world_size > 1 and not run.ranks.communicator.connected:
-            return  # ranks by argument only: the next epoch raises the error
+            return  # ranks given only by argument: the next epoch raises the error
         self._complete()
 
     def leave_early(self, batches: int) -> None:
-        """The loop left this epoch after this number of batches, and meant to.
+        """Note that the loop left this epoch on purpose after this number of batches.
 
-        Near an epoch's end a loader with workers has read ahead to its end; the batches that the
-        loop did not take would look like updates that were left out. They still do if another
-        number of batches was updated.
+        Near an epoch's end, a loader with workers has read ahead to the end; the batches that the
+        loop did not take would look like missing updates. They still do if a different number of
+        batches was updated.
         """
         walk = None if self._run is None else self._run.walk
         if walk is not None and walk.batches is not None and self._run is not None:
@@ -184,8 +184,8 @@ class Course:
 
     def _close(self) -> None:
         run, connected = self._run, self.find_ranks().communicator.connected
-        # Which ranks walked or got a batch may differ: all take part. (Without a process group there
-        # is no rank to wait for, and one that walked gets an error.)
+        # All ranks take part, since some may not have iterated or received a batch. (Without a
+        # process group there is no rank to wait for, and one that iterated gets an error.)
         if run is None and connected:
             run = self.run
         if run is None or run.closed or not (connected or run.walk or run.losses):
@@ -202,10 +202,10 @@ class Course:
 
     @property
     def finished_run(self) -> Run | None:
-        """The epoch that has just ended, until the next one is asked for."""
+        """The epoch that has just ended, until the next one is requested."""
         return self._run if isinstance(self.clock.phase, Complete) else None
 
-    # What is known at any time.
+    # Available at any time.
 
     @property
     def recording(self) -> Run | None:
@@ -216,20 +216,20 @@ class Course:
         return run if run.visited() else None
 
     def passes(self) -> list[EpochPasses]:
-        """The passes of the epochs so far, with those of the epoch under way."""
+        """The passes of all epochs so far, including the running one."""
         run = self.recording
         under_way = [] if run is None else [boundary.passes_of(run, run.unscored())]
         return [*self.history, *under_way]
 
     def known_memory(self) -> Memory:
-        """The memory as it would be if the epoch under way ended here; a copy."""
+        """A copy of the memory as it would be if the running epoch ended here."""
         memory, run = self.memory.copy(), self.recording
         if run is not None:
             boundary.fold_losses(run, memory)
         return memory
 
     def state(self, *, gather: bool) -> State:
-        """Everything that is needed to continue from here; collective in the middle of an epoch."""
+        """Everything needed to continue from here; collective in the middle of an epoch."""
         clock, run = self.clock, self._run
         if gather and run is not None and not run.closed and self._is_in_mid_epoch(run):
             run.ranks.communicator.meet("state_dict()")
@@ -260,14 +260,14 @@ class Course:
         )
 
     def _is_in_mid_epoch(self, run: Run) -> bool:
-        """Whether other ranks may have recorded something that this one does not know."""
+        """Whether other ranks may have recorded losses that this one does not have."""
         if run.updated:
             return True
-        phase = self.clock.phase  # a look at a batch or a loader does not begin the epoch
+        phase = self.clock.phase  # looking at a batch or a loader does not begin the epoch
         return isinstance(phase, Offered) and (phase.loop.alive or phase.loop.exhausted)
 
     def load(self, state: State) -> None:
-        """Continue from a state, or refuse one whose epoch cannot be drawn again."""
+        """Continue from a state; refuse one whose epoch cannot be drawn again."""
         ranks = self.find_ranks()
         memory = self.planner.new_memory(ranks)
         memory.restore(state.columns)

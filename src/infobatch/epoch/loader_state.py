@@ -1,4 +1,4 @@
-"""The position in the checkpoint of a stateful loader, and whether it fits ours."""
+"""The position in a stateful loader's checkpoint, and its check against the pruner's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clock has to know about the loop that iterates a loader."""
+"""What the clock needs to know about the loop that iterates a loader."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ if TYPE_CHECKING:
 
 
 class Loop(Protocol):
-    """One pass of a loader over an epoch, observed from outside.
+    """One pass of a loader over an epoch, observed from the outside.
 
-    torch's loader is observed through the sampler's iterator (:class:`infobatch.epoch.walk.Walk`);
-    for loaders that report more, or hide that iterator, see :mod:`infobatch.integrations.loaders`.
+    PyTorch's loader is observed through the sampler's iterator
+    (:class:`infobatch.epoch.walk.Walk`); for loaders that report more, or hide that iterator, see
+    :mod:`infobatch.integrations.loaders`.
     """
 
     @property
     def alive(self) -> bool:
-        """Whether the loop is known to be still running: more may be taken, or delivered."""
+        """Whether the loop is known to be still running: it may take or deliver more."""
         ...
 
     @property
     def issued(self) -> int:
-        """How many indices it has taken so far, where that is known."""
+        """How many indices it has taken so far, if that is known."""
         ...
 
     @property
@@ -40,11 +41,11 @@ class Loop(Protocol):
 
     @property
     def deliverable(self) -> int | None:
-        """How many samples the loader delivers to this rank in all, where that is known."""
+        """How many samples the loader delivers to this rank in total, if that is known."""
         ...
 
     def dropped_of(self, positions: int) -> int:
-        """How many samples it leaves out, over all ranks, at the end of so many positions."""
+        """How many samples it drops at the end of ``positions`` positions, over all ranks."""
         ...
 
     @property
@@ -59,12 +60,12 @@ class Loop(Protocol):
 
 
 class Loaders(Protocol):
-    """How loaders are recognised that shard batches, hide the sampler or count epochs themselves."""
+    """Recognises loaders that shard batches, hide the sampler or count epochs themselves."""
 
     def check(self, *, same_length: bool) -> None:
         """Refuse a trainer that would train pruned epochs wrongly.
 
-        ``same_length``: every epoch has as many batches as one over all data.
+        ``same_length`` means that every epoch has as many batches as one over all data.
         """
         ...
 
@@ -73,23 +74,23 @@ class Loaders(Protocol):
         ...
 
     def loop_of(self, walk: Walk | None, route: Route) -> Loop | None:
-        """The loop of such a loader that begins an epoch now; None if there is none.
+        """The loop of such a loader that is beginning an epoch; None if there is none.
 
-        ``walk`` is the sampler's side of it, which does not exist on ranks that are only sent
+        ``walk`` is the sampler's side of it, which does not exist on ranks that only receive
         batches.
         """
         ...
 
     def counter(self) -> int | None:
-        """The loader's own number of the epoch that it begins now, if it counts."""
+        """The loader's own number for the epoch that it is beginning, if it counts epochs."""
         ...
 
 
 def asking_loader() -> Any | None:
-    """The torch loader's iterator that is asking for an index just now, found on the call stack.
+    """The iterator of the torch loader that is asking for an index, found on the call stack.
 
-    The sampler has no other way to know its loader, and some questions need it: how far it reads
-    ahead, and whether it is the one that asked in the epoch before. Called once per epoch.
+    The sampler has no other way to know its loader, which is needed to tell how far it reads ahead,
+    and whether it is the same one as in the previous epoch. Called once per epoch.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

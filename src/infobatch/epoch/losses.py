@@ -1,8 +1,9 @@
-"""The losses of the epoch under way, by position or by sample index: two classes, one interface.
+"""The running epoch's losses, by position or by sample index: two classes, one interface.
 
-They lie in a buffer on the device that computed them and reach the memory only when the epoch is
-over. So a step copies a few numbers on the device and needs no synchronisation, no scatter and no
-communication. In a buffer, minus infinity means "not visited" and plus infinity "visited, no score".
+They are kept in a buffer on the device that computed them and reach the memory only when the epoch
+is over. A step therefore copies a few numbers on the device and needs no synchronisation, scatter
+or communication. In a buffer, minus infinity means "not visited" and plus infinity "visited, no
+score".
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ Earlier = Mapping[str, FloatArray | None]  # names, with the values of a checkpo
 NO_EXTRAS: Earlier = MappingProxyType({})
 _UNVISITED = float("-inf")
 _UNSCORED = float("inf")
-_BLOCK = 1 << 16  # rows at a time: masks of all of them would add to a boundary's peak of memory
+_BLOCK = 1 << 16  # rows at a time: masks of all rows would add to peak memory
 
 
 class Losses(Protocol):
-    """What an epoch's losses can be asked, whichever way they are kept.
+    """The interface of an epoch's losses, however they are stored.
 
-    ``extras`` are what is reported of each sample beside its score, by name, in the same form.
+    ``extras`` are the values reported for each sample besides its score, by name, in the same form.
     """
 
     form: str  # "position" or "index", as in a checkpoint
 
     @property
     def extras(self) -> Mapping[str, Losses]:
-        """What is reported beside the score."""
+        """The values reported besides the score."""
         ...
 
     def discard(self) -> None:
@@ -46,15 +47,15 @@ class Losses(Protocol):
         ...
 
     def exchange(self) -> None:
-        """Bring the other ranks' losses here. Collective."""
+        """Fetch the other ranks' losses. Collective."""
         ...
 
     def visited(self) -> int | None:
-        """How many samples have been visited, over all ranks, where it is known; waits for the device."""
+        """How many samples were visited over all ranks, if known; waits for the device."""
         ...
 
     def known(self) -> FloatArray:
-        """The losses as far as they are known here: of the plan's positions, or of all samples."""
+        """The losses known to this rank, by position in the plan or for all samples."""
         ...
 
     def blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
@@ -63,9 +64,9 @@ class Losses(Protocol):
 
 
 class PositionLosses:
-    """One loss per position of this rank's route; ``earlier`` are those of a checkpoint.
+    """One loss per position of this rank's route; ``earlier`` are a checkpoint's losses.
 
-    ``extras`` has the names of what is reported beside them, each with that of a checkpoint.
+    ``extras`` has the names of the values reported besides them, each with a checkpoint's values.
     """
 
     form = "position"
@@ -81,13 +82,13 @@ class PositionLosses:
         self._everyones: torch.Tensor | None = None  # after an exchange
 
     def record(self, values: torch.Tensor, start: int, count: int) -> None:
-        """Write the losses of some positions, without a gradient."""
+        """Write the losses of some positions, detached."""
         buffer = self._own
         if buffer is None or buffer.device != values.device:
             buffer = self._on(values.device)
         self._updated = stop = start + count
         buffer[start:stop].copy_(values)
-        self._everyones = None  # an exchange in mid-epoch, for a checkpoint, is out of date
+        self._everyones = None  # a mid-epoch exchange, for a checkpoint, is now out of date
 
     def record_nothing(self, start: int, count: int) -> None:
         """Mark positions as visited without a score."""
@@ -177,7 +178,7 @@ class IndexLosses:
         self._merged = earlier is not None or ranks.world_size == 1
 
     def record(self, index: torch.Tensor, values: torch.Tensor, *, finite: bool) -> None:
-        """Write the losses of the samples ``index``; ``finite``: all are known to be."""
+        """Write the losses of the samples ``index``; ``finite`` if all are known to be finite."""
         if self._values is None:
             self._values = _unvisited(self._num_samples, index.device)
         elif self._values.device != index.device:
@@ -201,7 +202,7 @@ class IndexLosses:
         return self._values
 
     def discard(self) -> None:
-        """Nothing to do: an index cannot meet the wrong sample."""
+        """Do nothing: an index cannot refer to the wrong sample."""
 
     def exchange(self) -> None:
         """See :class:`Losses`."""
@@ -215,7 +216,7 @@ class IndexLosses:
         return self.visited_here() if self._merged else None
 
     def visited_here(self) -> int:
-        """How many samples have been visited as far as this rank knows; waits for the device."""
+        """How many samples were visited as far as this rank knows; waits for the device."""
         return int((self._all() != _UNVISITED).sum())
 
     def known(self) -> FloatArray:
@@ -236,18 +237,18 @@ class IndexLosses:
 
 
 def unscored(losses: FloatArray) -> int:
-    """How many passes left no score: their loss was not finite, or the batch was skipped."""
+    """How many passes gave no score: the loss was not finite, or the batch was skipped."""
     blocks = range(0, len(losses), _BLOCK)
     return sum(int((losses[at : at + _BLOCK] == _UNSCORED).sum()) for at in blocks)
 
 
 def was_visited(losses: FloatArray) -> npt.NDArray[np.bool_]:
-    """Which of a checkpoint's losses by index are of samples that were visited."""
+    """Which of a checkpoint's losses by index belong to visited samples."""
     visited: npt.NDArray[np.bool_] = losses != _UNVISITED
     return visited
 
 
-@torch.inference_mode(False)  # a buffer must outlive the mode in which it happens to be made
+@torch.inference_mode(False)  # a buffer must outlive the mode in which it is created
 def _unvisited(count: int, device: torch.device) -> torch.Tensor:
     if device.type == "cpu":  # numpy asks for huge pages: faster random access
         return torch.from_numpy(np.full(count, _UNVISITED, np.float32))

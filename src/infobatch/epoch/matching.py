@@ -1,7 +1,7 @@
-"""Whose batch is this? In the three-line form losses are matched to samples by counting.
+"""Matching losses to samples by counting, as the three-line form does.
 
 The sampler runs in the main process and torch returns batches in order, so the k-th loss belongs to
-position k. The guards here make a wrong match impossible to miss.
+position k. The checks here ensure that a wrong match does not go unnoticed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def refuse_endless(before: Walk | None, walk: Walk, epoch: int) -> None:
 
 
 def rest_of_batch(updated: int, walk: Walk) -> int:
-    """How many samples ``skip()`` passes over."""
+    """How many samples ``skip()`` skips."""
     rest = walk.rest_of_batch(updated)
     if rest is None:
         raise RuntimeError(
@@ -56,10 +56,10 @@ def rest_of_batch(updated: int, walk: Walk) -> int:
 
 
 def left_out(updated: int, largest_batch: int, walk: Walk) -> int:
-    """How many samples of an epoch that ended were delivered and never updated.
+    """How many samples of a finished epoch were delivered but never updated.
 
-    An update that was left out where counting could not show it, before the epoch's first update or
-    in its tail, shows only now.
+    A missing update that counting could not detect, before the epoch's first update or near its
+    end, shows only now.
     """
     waiting = walk.deliverable - updated
     if walk.left_early or not updated or not walk.exhausted or waiting <= 0:
@@ -81,7 +81,7 @@ def warn_of_left_out(epoch: int, waiting: int) -> None:
 
 
 def warn_of_sharding(epoch: int, length: int, updated: int, largest: int, ranks: Ranks) -> None:
-    """Warn where the batches were divided among the ranks twice, or not at all."""
+    """Warn if the batches were divided among the ranks twice, or not at all."""
     if ranks.world_size == 1:
         return
     part = length * ranks.walkers / ranks.world_size  # this rank's part of the epoch

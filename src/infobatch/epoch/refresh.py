@@ -1,4 +1,4 @@
-"""Between epochs: the scores of samples that were left out, refreshed without training on them."""
+"""Refreshing the scores of left-out samples between epochs, without training on them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Refreshing:
-    """What a pruner can do between epochs; ``_course`` has the epochs."""
+    """The methods of a pruner between epochs; ``_course`` has the epochs."""
 
     _course: Course
     _channels: tuple[str, ...]
     policy: Any
-    # The finished epoch, which this must not keep in memory, and whose scores are still old.
+    # The finished epoch, as a weak reference to free its memory, and which scores are still old.
     _waiting: tuple[weakref.ref[Run], Mask] | None = None
 
     @property
     def left_out(self) -> torch.Tensor:
-        """The samples that the running epoch leaves out, or the one that has just ended, int64.
+        """The samples left out by the running epoch, or by the one that has just ended, int64.
 
-        (With ``sharded=True``: of this rank's samples.) After the epoch's end without those that were
-        refreshed since.
+        With ``sharded=True``, only this rank's samples. After the epoch's end, samples that have
+        been refreshed are no longer included.
         """
         finished = self._course.finished_run
         run = self._course.run if finished is None else finished
@@ -53,13 +53,13 @@ class Refreshing:
         scores: torch.Tensor | None = None,
         extras: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
-        """Record the losses of samples that the epoch has left out, computed without gradients.
+        """Record the losses of samples that the epoch left out, computed without gradients.
 
         For rules that forward what they hide, such as KAKURENBO. Call it after the epoch's last
-        ``update`` and before the next epoch begins, with samples ``index`` of :attr:`left_out`; before a
-        checkpoint, too, because a resumed run no longer knows what was left out. With several ranks it
-        is collective: once per epoch and rank, with all that the rank refreshes. Counts as a third
-        of a pass in :attr:`savings`.
+        ``update`` and before the next epoch begins, with samples ``index`` from :attr:`left_out`;
+        also before saving a checkpoint, because a resumed run no longer knows what was left out.
+        With several ranks it is collective: call it once per epoch and rank, with all samples that
+        the rank refreshes. Each counts as a third of a pass in :attr:`savings`.
         """
         if self._channels:
             extras = checks.check_extras("refresh", losses, extras, self._channels, self.policy)
@@ -115,13 +115,13 @@ class Refreshing:
             )
 
     def _old_scores(self, run: Run) -> Mask:
-        """Which rows the epoch has left out and nobody has refreshed."""
+        """Which rows the epoch has left out and have not been refreshed."""
         if self._waiting is None or self._waiting[0]() is not run:
             self._waiting = (weakref.ref(run), _left_out(run))
         return self._waiting[1]
 
     def _count(self, run: Run, rows: npt.NDArray[Any]) -> None:
-        """Add the forward passes to the epoch's."""
+        """Add the forward passes to the epoch's record."""
         course, ranks = self._course, run.ranks
         last = course.history[-1]
         cost = course.planner.limits.cost
@@ -141,7 +141,7 @@ class Refreshing:
 
 
 def _left_out(run: Run) -> Mask:
-    """Which rows a plan does not have."""
+    """Which rows are not in the plan."""
     mask = np.ones(run.plan.num_samples, np.bool_)
     mask[run.plan.rows(run.plan.codes)] = False
     return mask
@@ -150,7 +150,7 @@ def _left_out(run: Run) -> Mask:
 def _exchanged(
     run: Run, samples: torch.Tensor, columns: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What all ranks have refreshed, in order of rank, where every rank has all scores. Collective."""
+    """What all ranks refreshed, in rank order, if every rank has all scores. Collective."""
     ranks = run.ranks
     if ranks.world_size == 1:
         return samples, columns

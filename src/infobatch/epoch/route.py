@@ -1,4 +1,4 @@
-"""One rank's way through a plan: the positions it visits, equally many on every rank."""
+"""One rank's route through a plan: the positions it visits, equally many on every rank."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from infobatch.plan import Plan
 class Route:
     """The positions of a plan that this rank visits, in order.
 
-    ``left`` are the codes of the plan that are still to visit; a loaded checkpoint has visited the
-    others, in the first ``offset`` positions of each rank. All ranks have equally many positions, the
-    last ones perhaps repeats; ``shard`` are the codes of this rank without them. ``counts`` are the
-    ranks' numbers of positions without repeats, ``full_counts`` those of an epoch over all data.
+    ``left`` are the codes of the plan still to be visited; a loaded checkpoint has visited the
+    others, in the first ``offset`` positions of each rank. All ranks have equally many positions,
+    of which the last may be repeats; ``shard`` are this rank's codes without repeats. ``counts``
+    are the numbers of positions of each rank without repeats, ``full_counts`` those of an epoch
+    over all data.
     """
 
     def __init__(self, plan: Plan, ranks: Ranks, left: npt.NDArray[Any]) -> None:
@@ -44,10 +45,10 @@ class Route:
             self.offset = visited // ranks.walkers
             self._repeats_from = len(self.shard)
             way = plan.codes[(visited + ranks.rank) % ranks.walkers :: ranks.walkers]
-        # From the start of this rank's whole way, with what was visited before a resume.
+        # From the start of this rank's whole route, including what was visited before a resume.
         self._repeats = way if len(way) else plan.codes
         self.length = int(self.counts.max())
-        self.all_real = int(self.counts.min())  # positions that are no repeats on any rank
+        self.all_real = int(self.counts.min())  # positions that are not repeats on any rank
 
     def __len__(self) -> int:
         return self.length
@@ -56,7 +57,7 @@ class Route:
         """The codes at some positions."""
         codes = self.shard[start:stop]
         missing = stop - start - len(codes)
-        if missing:  # another rank has more: fill up with repeats, the same ones after a resume
+        if missing:  # another rank has more: add repeats, the same ones after a resume
             repeats = np.resize(self._repeats, stop - self._repeats_from)
             codes = np.append(codes, repeats[-missing:])
         return codes
@@ -67,11 +68,11 @@ class Route:
 
     @property
     def planned(self) -> int:
-        """The samples of the epoch, over all ranks."""
+        """The number of samples in the epoch, over all ranks."""
         return int(self.counts.sum()) + self.visited_before
 
     def reached(self, positions: int) -> int:
-        """The samples of the epoch that are visited after so many positions on every rank."""
+        """The number of samples visited after ``positions`` positions on every rank."""
         return int(self.counts.clip(max=positions).sum()) + self.visited_before
 
 

@@ -1,4 +1,4 @@
-"""The epoch under way on one rank: its route, its losses, its weights."""
+"""The running epoch on one rank: its route, its losses, its weights."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from infobatch.plan import FloatArray, Plan
 
 
 class Run:
-    """The running epoch's plan, seen from one rank, and what was recorded of it.
+    """The running epoch's plan, as seen by one rank, and the losses recorded in it.
 
-    ``earlier`` are the losses of a loaded checkpoint, in the form ``losses_by``; ``extras`` the names
-    of what is reported beside the scores, with that of the checkpoint.
+    ``earlier`` are the losses of a loaded checkpoint, in the form ``losses_by``; ``extras`` are the
+    names of the values reported besides the scores, with the checkpoint's values.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class Run:
         self.plan = plan
         self.ranks = ranks
         self.updated = 0  # samples of this rank that were updated or skipped
-        self.largest_batch = largest_batch  # most samples of an update
+        self.largest_batch = largest_batch  # the most samples in an update
         self.closed = False  # its losses are part of the memory
         self.walk: Walk | None = None
         self.loop: Loop | None = None
         self._walks: dict[Loop, Walk] = {}  # of every iterator that has begun
         self._last: tuple[int, int] | None = None
-        self.check_at = 0  # updated samples before which it cannot be complete
+        self.check_at = 0  # it cannot be complete before this many samples were updated
         self._earlier, self._earlier_by, self._extras = earlier, losses_by, extras
         self.losses: Losses | None = None
         left = plan.codes
@@ -70,7 +70,7 @@ class Run:
         self.weights = Weights(self.route)
 
     def on(self, ranks: Ranks) -> Run:
-        """The same epoch, not begun, for another set of ranks."""
+        """Return the same epoch, not begun, for another set of ranks."""
         return Run(
             self.epoch,
             self.plan,
@@ -82,11 +82,11 @@ class Run:
         )
 
     def attach(self, loop: Loop, walk: Walk | None = None) -> None:
-        """An iterator walks the route from its start; without its walk, one that was attached before."""
+        """Attach an iterator that walks the route from its start, or reattach an earlier one."""
         self.walk = self._walks[loop] = walk or self._walks[loop]
         self.loop = loop
 
-    # What the training loop reports.
+    # Reports from the training loop.
 
     def update(
         self,
@@ -96,11 +96,11 @@ class Run:
         index: torch.Tensor | None,
         extras: Mapping[str, torch.Tensor] | None,
     ) -> torch.Tensor:
-        """Record a batch and return its weighted mean; ``plain`` are the losses without a gradient."""
+        """Record a batch and return its weighted mean; ``plain`` are the detached losses."""
         values = plain if scores is None else scores.detach()
         if index is not None:
             loss, finite = self._mean_at("update", losses, index)
-            if not self.closed:  # repeats that fill up the last batch were recorded before
+            if not self.closed:  # repeats in the last batch were recorded before
                 by_index = self._by_index()
                 by_index.record(index, values, finite=finite and scores is None)
                 if extras is not None:
@@ -118,7 +118,7 @@ class Run:
         return weighted_mean(losses, self.weights.scaled(start, count, losses))
 
     def reweight(self, losses: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
-        """The weighted mean for a second forward of the last batch."""
+        """The weighted mean for a second forward pass of the last batch."""
         if index is not None:
             size = self.plan.num_samples
             return weighted_mean_at("reweight", self.weights, index, losses, size)[0]
@@ -131,12 +131,12 @@ class Run:
         return weighted_mean(losses, self.weights.scaled(*self._last, like=losses))
 
     def skip(self, count: int) -> None:
-        """Pass over positions without a score."""
+        """Skip positions without a score."""
         start = self._claim("skip()", count)
         self._by_position().record_nothing(start, count)
 
     def skip_at(self, index: torch.Tensor) -> None:
-        """Pass over samples without a score."""
+        """Skip samples without a score."""
         self._mean_at("skip", torch.zeros(index.shape, device=index.device), index)
         if not self.closed:
             self._by_index().record_nothing(index)
@@ -157,7 +157,7 @@ class Run:
         return rest_of_batch(self.updated, self.walk)
 
     def _claim(self, call: str, count: int) -> int:
-        """Take the next positions and return the first."""
+        """Claim the next positions and return the first."""
         assert self.walk is not None
         start = self.updated
         if type(self.losses) is IndexLosses:
@@ -198,7 +198,7 @@ class Run:
         return self.losses
 
     def _check_form(self) -> None:
-        """Refuse an index where the batches cannot have one, before anything changes."""
+        """Refuse an index if the batches cannot have one, before anything changes."""
         if self.ranks.sharded:
             raise RuntimeError(
                 "update(index=…) got a pruner with sharded=True, expected the form without index: a "
@@ -210,7 +210,7 @@ class Run:
                 "form throughout: pass index= to every update."
             )
 
-    # How far it has come.
+    # Progress.
 
     @property
     def by_index(self) -> bool:
@@ -223,7 +223,7 @@ class Run:
             return False
         if not isinstance(self.losses, IndexLosses) or self.loop is not self.walk:
             return True
-        # Batches that carry their indices may come more than once: the samples count.
+        # Batches that carry their indices may repeat, so the samples are counted.
         expected = min(self.walk.deliverable, len(self.route.shard))
         missing = expected - (self.losses.visited_here() - self.route.visited_before)
         self.check_at = self.updated + missing
@@ -236,7 +236,7 @@ class Run:
         return counted is not None and counted >= self.route.planned - dropped
 
     def rest_was_dropped(self) -> bool:
-        """Whether less than a batch was left, and another kind of loader has dropped it.
+        """Whether less than a batch was left and another kind of loader dropped it.
 
         For torch's loader this is known in advance.
         """
@@ -246,28 +246,29 @@ class Run:
         return not self.updated and len(self.route) < self.largest_batch
 
     def made(self) -> int:
-        """Sample passes made of the plan, over all ranks, repeats not counted.
+        """Sample passes made of the plan over all ranks, not counting repeats.
 
-        Computed from what this rank has done; the same on each, so learning rates can depend on it.
+        Computed from this rank's progress, and equal on all ranks, so learning rates can depend on
+        it.
         """
         updated = self.updated
         if self.ranks.global_order and updated:
-            # All ranks share the one route, some of them perhaps with a smaller last batch.
+            # All ranks share one route; some may have a smaller last batch.
             batch = self.largest_batch
             updated = -(-updated // batch) * batch * self.ranks.world_size
         return self.route.reached(updated)
 
     def visited(self) -> int:
-        """Like ``made``, but counted where the losses of all ranks are here; waits for the device."""
+        """Like ``made``, but counted if this rank has all ranks' losses; waits for the device."""
         counted = None if self.losses is None else self.losses.visited()
         return self.made() if counted is None else counted
 
     def unscored(self) -> int:
-        """How many of the passes that are known here left no score."""
+        """How many of the passes known to this rank gave no score."""
         return 0 if self.losses is None else unscored(self.losses.known())
 
     def progress(self) -> Progress:
-        """How far the epoch has come, as schedules ask."""
+        """The progress of the epoch, for schedules."""
         loop, route = self.loop, self.route
         if loop is None:
             return Progress(self.epoch, self.made(), route.planned, int(route.full_counts.sum()))
@@ -284,7 +285,7 @@ class Run:
         return Progress(self.epoch, self.made(), total, full)
 
     def recorded(self) -> tuple[FloatArray, dict[str, FloatArray]]:
-        """The losses for a checkpoint, and what was reported beside them."""
+        """The losses for a checkpoint, and the values reported besides them."""
         assert self.losses is not None
         done = None if self.by_index else self.made()
         if not self.by_index and self.ranks.sharded:
@@ -295,5 +296,5 @@ class Run:
         return self.losses.known()[:done].copy(), beside
 
     def losses_by(self, form: str) -> Losses:
-        """The losses in a form, "position" or "index"; empty where none were recorded yet."""
+        """The losses in the form "position" or "index"; empty if none have been recorded yet."""
         return self._by_index() if form == "index" else self._by_position()

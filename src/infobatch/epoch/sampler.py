@@ -1,4 +1,4 @@
-"""The samplers that a loader gets: they walk the plan of the current epoch."""
+"""The samplers for a loader: they walk the plan of the current epoch."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class HasCourse(Protocol):
 class WalkIterator:
     """The iterator that a loader gets.
 
-    It refers to its walk but not the other way round, so that an epoch's memory is freed as soon as
-    the loader releases it.
+    It refers to its walk but not vice versa, so that an epoch's memory is freed as soon as the
+    loader releases it.
     """
 
     def __init__(self, begin: Begin) -> None:
@@ -49,7 +49,7 @@ class WalkIterator:
 class PlanSampler(Sampler[int]):
     """A ``torch.utils.data`` sampler over the current epoch's plan.
 
-    Making an iterator has no side effect: the epoch begins when the first index is taken.
+    Creating an iterator has no side effects: the epoch begins when the first index is taken.
     """
 
     def __init__(self, pruner: HasCourse) -> None:
@@ -59,9 +59,9 @@ class PlanSampler(Sampler[int]):
         return WalkIterator(self.pruner._course.begin)
 
     def __len__(self) -> int:
-        """The samples that the coming iteration visits on this rank.
+        """The number of samples that the next iteration visits on this rank.
 
-        After an iteration, those that it visited, until ``set_epoch`` or the next iteration.
+        After an iteration, the number that it visited, until ``set_epoch`` or the next iteration.
         """
         route = self.pruner._course.length()
         return 0 if route is None else len(route)
@@ -71,24 +71,25 @@ class PlanSampler(Sampler[int]):
         self.pruner.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """How far the loader has read, for a loader that keeps a state of its own.
+        """How far the loader has read, for a stateful loader.
 
-        Such a loader asks for it at each batch, so the scores are not in here: the state to continue
-        from is the data set's. Because this exists, the loader does not skip what that one skips.
+        Such a loader asks for it at each batch, so it does not contain the scores: resume from the
+        data set's state instead. Because this method exists, the loader does not skip samples that
+        the data set's state already skips.
         """
         return self.pruner._course.position()._asdict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Note the loader's position; the data set's own must agree when the loader is iterated."""
+        """Note the loader's position; the data set's must agree when the loader is iterated."""
         self.pruner._course.expect_position(ReadPosition(**state))
 
 
 class PlanBatchSampler(Sampler[list[int]]):
-    """The same epochs in whole batches, for ``DataLoader(batch_sampler=…)``: no step per sample.
+    """The same epochs in batches, for ``DataLoader(batch_sampler=…)``, with no work per sample.
 
-    With ``shrink="batch"`` a pruned epoch has as many batches as a full one, with ``even`` its batches
-    have nearly the same size. That size then varies with the epoch, so ``batch_size`` is None: a loader
-    that relies on one size must notice.
+    With ``shrink="batch"`` a pruned epoch has as many batches as a full one; with ``even`` its
+    batches have nearly the same size. That size then varies with the epoch, so ``batch_size`` is
+    None, so that a loader that relies on a fixed size notices.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One pass over an epoch, as the sampler sees it: what was issued, and how the loader asks."""
+"""One pass over an epoch as seen by the sampler: what was issued, and how the loader asks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Begin = Callable[["Walk"], Route | None]
 
 
 class Walk:
-    """How far one pass over an epoch has come.
+    """The progress of one pass over an epoch.
 
     Counting costs nothing per index: the indices come from lists whose iterators know what they
     have left. torch's ``BatchSampler`` asks for an iterator once per batch, or with ``drop_last``
     once for each sample of a batch before it takes the first index; this is how a walk learns the
-    batch size and whether an incomplete last batch will be dropped. Another loader that asks
-    differently leaves both unknown.
+    batch size and whether an incomplete last batch will be dropped. If another loader asks
+    differently, both stay unknown.
     """
 
     ended = False  # the sampler's iterator cannot tell whether the loop is over
@@ -32,7 +32,7 @@ class Walk:
         self._block: Iterator[int] = iter(())
         self._block_end = 0
         self._requests = 0
-        self._route: Route | None = None  # known once the first index was asked for
+        self._route: Route | None = None  # known once the first index was requested
         self._iterator: weakref.ref[Any] | None = None
         self._ahead: int | None = None  # batches or samples that were waiting at the first update
         self._ran_dry = False  # the loader asked for more than there was
@@ -42,9 +42,9 @@ class Walk:
         self.batch_size: int | None = None
         self.drop_last = False
         self.shrinks = False
-        self.left_early = False  # the loop is known to have left it before its end
+        self.left_early = False  # the loop is known to have left before the end
 
-    # What the sampler does.
+    # For the sampler.
 
     def held_by(self, iterator: object) -> None:
         """Name the iterator that the loader holds during this walk."""
@@ -104,11 +104,11 @@ class Walk:
             self._route, size, drop_last=self.drop_last, shrinks=self.shrinks, even=even
         )
 
-    # What the loop looks like from here.
+    # The loop, as seen from here.
 
     @property
     def alive(self) -> bool:
-        """Whether a loader is known to be still running: it may take more, or deliver what it took.
+        """Whether a loader is known to be still running: it may take more, or deliver what it has.
 
         Without worker processes this is exact. A loader with workers releases the iterator as soon
         as it has taken everything, while batches are still to come.
@@ -120,7 +120,7 @@ class Walk:
 
     @property
     def issued(self) -> int:
-        """How many indices were issued so far."""
+        """How many indices have been issued so far."""
         return self._block_end - operator.length_hint(self._block)
 
     @property
@@ -130,7 +130,7 @@ class Walk:
 
     @property
     def deliverable(self) -> int:
-        """How many samples the loader delivers in all; 0 before the walk has begun."""
+        """How many samples the loader delivers in total; 0 before the walk has begun."""
         if self._route is None:
             return 0
         if self.drop_last and self.batches is not None:
@@ -139,11 +139,11 @@ class Walk:
 
     @property
     def exhausted(self) -> bool:
-        """Whether all that the loader delivers was issued."""
+        """Whether everything that the loader delivers was issued."""
         return self._route is not None and self.issued >= self.deliverable
 
     def dropped_of(self, positions: int) -> int:
-        """How many samples are for a batch that the loader drops, over all ranks."""
+        """How many samples belong to a batch that the loader drops, over all ranks."""
         if self._route is None or not self.drop_last or self.batch_size is None:
             return 0
         ranks = self._route.ranks
@@ -155,7 +155,7 @@ class Walk:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether more than the current batch was waiting for an update at the first one."""
+        """Whether more than the current batch was waiting for an update at the first update."""
         if self._ahead is None or self.batches is None:
             return True
         return self._ahead > (self.batches.largest if isinstance(self.batches, FixedBatches) else 1)
@@ -167,12 +167,12 @@ class Walk:
             return False
         return self._prefetched == 0 or len(self.batches) > self._prefetched + 1
 
-    # How many samples may wait for their update.
+    # Samples that may be waiting for their update.
 
     def note_first_update(self, *, counts: bool) -> None:
         """Remember how far the loader has read ahead: it will never be further.
 
-        Unless losses are matched to samples by counting, that is not known.
+        This is only known if losses are matched to samples by counting.
         """
         if not counts:
             return
@@ -182,7 +182,7 @@ class Walk:
             self._ahead = self.batches.number(max(self.issued - 1, 0)) + 1
 
     def most_waiting(self, updated: int) -> int:
-        """The most samples that can be waiting for an update if none was left out."""
+        """The most samples that can be waiting for an update if no update was missed."""
         if self._ahead is None:
             return self.issued
         if self.batches is None or isinstance(self.batches, FixedBatches):
@@ -190,14 +190,14 @@ class Walk:
         return self.batches.end(updated, self._ahead) - updated
 
     def rest_of_batch(self, updated: int) -> int | None:
-        """How many samples of the batch under way have no update yet; None if that is unknown."""
+        """How many samples of the current batch have no update yet; None if unknown."""
         if self.batches is not None:
             return self.batches.end(updated) - updated
         return self.issued - updated if self.asked_by_batch else None
 
 
 def batches_of(route: Route, size: int, *, drop_last: bool, shrinks: bool, even: bool) -> Batches:
-    """Cut a route into batches."""
+    """Divide a route into batches."""
     if shrinks:
         full = int(route.full_counts.max())
         return ShrunkBatches(size, drop_last, len(route), full=full, offset=route.offset, even=even)

@@ -1,4 +1,4 @@
-"""The weight of a sample in the mean that a training loop gets back.
+"""The weight of a sample in the mean that ``update`` returns to a training loop.
 
 Weights are returned divided by the number of samples, so that the weighted mean is one dot product.
 """
@@ -15,7 +15,7 @@ from infobatch.epoch.batching import Batches, ShrunkBatches
 from infobatch.epoch.route import Route
 
 _AT_ONCE = 1 << 16  # positions whose weights are unpacked together
-_ALIGNED = 16  # weights between places in memory that are as well aligned as a new tensor
+_ALIGNED = 16  # weights between addresses that are aligned like a new tensor's
 
 
 class _Chunk(NamedTuple):
@@ -30,7 +30,7 @@ class _Chunk(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """Each sample's weight class, and the weight of a class in the mean of a batch of some size."""
+    """Each sample's weight class, and the weights of the classes for some batch size."""
 
     batch: int
     losses_dtype: torch.dtype
@@ -41,8 +41,8 @@ class _Table(NamedTuple):
 class Weights:
     """The weights along a route, on the device where the losses are.
 
-    Where batches shrink with the epoch, the mean over a smaller batch is multiplied by how much
-    smaller it is, so that it is divided by the full batch's size.
+    If batches shrink with the epoch, the mean over a smaller batch is multiplied by the ratio of
+    the sizes, so that in effect it is divided by the full batch's size.
     """
 
     def __init__(self, route: Route) -> None:
@@ -53,17 +53,17 @@ class Weights:
         self._table: _Table | None = None
 
     def cut_into(self, batches: Batches | None) -> None:
-        """Set the batches into which the route is cut."""
+        """Set the batches into which the route is divided."""
         self._shrunk = self._chunk = self._table = None
         route = self._route
-        # A rank with its own shard of the scores may leave out nothing while others do.
+        # A rank with a shard of the scores may leave nothing out while other ranks do.
         pruned = not self._whole or route.planned < route.full_counts.sum()
         if isinstance(batches, ShrunkBatches) and pruned:
             batches.compare(route.counts, route.full_counts)
             self._shrunk, self._whole = batches, False
 
     def scaled(self, start: int, count: int, like: torch.Tensor) -> torch.Tensor | None:
-        """Weight / count for some positions, on the losses' device; None where all weights are 1."""
+        """Weight / count for some positions, on the losses' device; None if all weights are 1."""
         stop = start + count
         in_tail = stop > self._route.all_real
         if self._whole and not in_tail:
@@ -79,17 +79,17 @@ class Weights:
             chunk = self._chunk = self._unpack(start, stop, like)
         if count == chunk.batch and not in_tail:
             scaled = chunk.scaled[start - chunk.start : stop - chunk.start]
-            # The bits of a dot product depend on how its operands are aligned, and a resumed epoch
-            # unpacks its weights from another position.
+            # The exact bits of a dot product depend on the alignment of its operands, and a resumed
+            # epoch unpacks its weights from another position.
             return scaled.clone() if (start - chunk.start) % _ALIGNED else scaled
         # Ranks average their means, repeats included; the global batch has only the real samples.
         real = int((self._route.counts - start).clip(0, count).sum())
         weights = chunk.weights[start - chunk.start : stop - chunk.start]
-        # A division, as in the chunk: the same bits whichever batch the chunk was unpacked for.
+        # A division, as in the chunk, to get the same bits whichever batch the chunk was made for.
         return weights / (real / len(self._route.counts))
 
     def scaled_at(self, index: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The same for the samples ``index``; NaN for one that this epoch's plan leaves out."""
+        """The same for the samples ``index``; NaN for those that this epoch's plan leaves out."""
         table = self._table
         if (
             table is None
@@ -98,7 +98,7 @@ class Weights:
             or table.classes.device != like.device
         ):
             table = self._table = self._tabulate(index.shape[0], like)
-        if self._shrunk is not None:  # every sample has a weight of its own
+        if self._shrunk is not None:  # every sample has its own weight
             return table.scaled.index_select(0, index)
         return table.scaled.index_select(0, table.classes.index_select(0, index).int())
 

@@ -1,1 +1,1 @@
-"""Trainers and libraries around torch, a file each; nothing is imported before its user asks for it."""
+"""Integrations with trainers and libraries, one file each, imported only on demand."""

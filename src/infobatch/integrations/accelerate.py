@@ -1,8 +1,8 @@
-"""What can be observed of loaders that Accelerate has prepared; used only with Accelerate.
+"""Observation of loaders that Accelerate has prepared; used only with Accelerate.
 
-They shard the batches among the ranks, read a batch ahead and count epochs on their own, so neither
-the sampler nor the losses show where a loop is. Only what the package documents
-about ``GradientState`` and its loaders is used here; nothing is imported.
+They shard the batches among the ranks, read one batch ahead and count epochs themselves, so neither
+the sampler nor the losses show where a loop is. This module uses only what the package documents
+about ``GradientState`` and its loaders, and imports nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NESTED = ("batch_sampler", "sampler")  # from a loader, through Accelerate's sh
 
 
 def in_use() -> bool:
-    """Whether there is an ``Accelerator``."""
+    """Whether an ``Accelerator`` exists."""
     accelerate = sys.modules.get("accelerate.state")
     return accelerate is not None and bool(accelerate.is_initialized())
 
@@ -25,8 +25,8 @@ def in_use() -> bool:
 def loader_at_work(sampler: object) -> Any | None:
     """The prepared loader that is in the middle of an iteration with this sampler, if there is one.
 
-    From the call of ``set_epoch`` at the iteration's start until the end of the loop. One that was
-    left early counts until it is iterated again.
+    An iteration lasts from the call of ``set_epoch`` at its start until the end of the loop. A
+    loader that was left early counts until it is iterated again.
     """
     if not in_use():
         return None
@@ -61,7 +61,7 @@ class PreparedLoop:
 
     @property
     def _at_once(self) -> int:
-        """The samples of a round, one batch for each rank; 0 where batches vary in size."""
+        """The samples of a round, one batch for each rank; 0 if batches vary in size."""
         shards = self._loader.batch_sampler
         size = getattr(shards, "batch_size", None) or 0
         split = getattr(shards, "split_batches", getattr(self._loader, "split_batches", False))
@@ -91,7 +91,7 @@ class PreparedLoop:
 
     @property
     def deliverable(self) -> int | None:
-        """This rank's samples, where each rank gets equally many."""
+        """The number of this rank's samples, if all ranks get equally many."""
         if self._walk is not None and self._route.ranks.world_size == 1:
             return self._walk.deliverable
         shards, at_once = self._loader.batch_sampler, self._at_once
@@ -102,7 +102,7 @@ class PreparedLoop:
         return rounds * at_once // self._route.ranks.world_size
 
     def dropped_of(self, positions: int) -> int:
-        """An incomplete round of batches, if the loader drops it."""
+        """The size of an incomplete round of batches, if the loader drops it."""
         return positions % self._at_once if self._drops_last and self._at_once else 0
 
 

@@ -1,9 +1,9 @@
-"""Lightning: a callback that corrects what a shorter epoch breaks in its Trainer.
+"""Lightning: a callback that adapts its Trainer to shorter epochs.
 
-Lightning fixes an epoch's number of batches before training. From it follow when validation runs, which
-batch is the last one of an accumulation, the progress bar's total and where a resumed run stands. The
-callback sets the right number again when each epoch starts. Some of it is private to Lightning: what is
-used is listed, and tested, in tests/integrations/test_lightning_interface.py.
+Lightning fixes an epoch's number of batches before training. This number determines when validation
+runs, which batch is the last one of an accumulation, the progress bar's total and the position of a
+resumed run. The callback sets the right number when each epoch starts. Part of this is private to
+Lightning: what is used is listed, and tested, in tests/integrations/test_lightning_interface.py.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class InfoBatchCallback(Callback):
     ``DataLoader(train_data, …, sampler=train_data.sampler)``. The callback takes care of the rest: the
     epochs' lengths, validation, per-step schedulers, several processes, checkpoints and logs.
 
-    Without ``train_data`` it is taken from the train loader, for data that a ``LightningDataModule``
-    builds in ``setup``.
+    Without the argument ``train_data``, it is taken from the train loader, for data that a
+    ``LightningDataModule`` builds in ``setup``.
     """
 
     def __init__(self, train_data: InfoBatch | Pruner | None = None) -> None:
@@ -60,12 +60,12 @@ class InfoBatchCallback(Callback):
     # Before training.
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Keep the sampler, and come before the callbacks that ask how long the epoch is."""
+        """Keep the sampler, and run before callbacks that need the length of the epoch."""
         self._fitting, self._interrupted = stage == "fit", False
         self._saved = self._next_length = None
         if not self._fitting:
             return
-        settings: Any = trainer  # not all that a Trainer has is declared
+        settings: Any = trainer  # not all attributes of a Trainer are declared
         if settings.overfit_batches > 0:
             raise ValueError(
                 f"InfoBatchCallback got Trainer(overfit_batches={settings.overfit_batches}), which removes "
@@ -74,8 +74,8 @@ class InfoBatchCallback(Callback):
         settings.callbacks = [self, *(other for other in settings.callbacks if other is not self)]
         connector = trainer._data_connector
         if "_requires_distributed_sampler" not in vars(connector):
-            # Lightning would shard the sampler, which shards already, a second time and fill it up
-            # with repeats. Validation loaders keep Lightning's sampler.
+            # Lightning would shard the sampler, which already shards, a second time and pad it with
+            # repeats. Validation loaders keep Lightning's sampler.
             requires = connector._requires_distributed_sampler
             vars(connector)["_requires_distributed_sampler"] = lambda loader: (
                 _plan_sampler(loader) is None and requires(loader)
@@ -85,7 +85,7 @@ class InfoBatchCallback(Callback):
     def _set_full_length_with_data(self, trainer: Trainer) -> None:
         """Let ``Trainer.estimated_stepping_batches`` count full epochs.
 
-        Schedules are built for them, but the first epoch is a pruned one with ``initial_scores``.
+        Schedules are built for full epochs, but with ``initial_scores`` the first epoch is pruned.
         """
         loop = trainer.fit_loop
         if "setup_data" in vars(loop):
@@ -97,7 +97,7 @@ class InfoBatchCallback(Callback):
             setup_data()
             if (
                 loop._combined_loader is not known
-            ):  # it returns at once where data is set up already
+            ):  # it returns at once if the data is already set up
                 loop.max_batches = self._full_length(trainer)
 
         vars(loop)["setup_data"] = then_set_length
@@ -167,7 +167,7 @@ class InfoBatchCallback(Callback):
         )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the trainer with the full data's number of batches."""
+        """Restore the full data's number of batches in the trainer."""
         trainer.fit_loop.max_batches = self._full_length(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -183,7 +183,7 @@ class InfoBatchCallback(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """From here on the other ranks may be gone."""
+        """Allow for the other ranks being gone from here on."""
         self._interrupted = True
         self._unfilter()
 
@@ -204,8 +204,8 @@ class InfoBatchCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state until training starts.
 
-        ``Trainer.estimated_stepping_batches`` asks for the loader's length before that, and means the
-        full data's.
+        ``Trainer.estimated_stepping_batches`` asks for the loader's length before that, and expects
+        that of the full data.
         """
         if self._fitting:
             self._saved = state_dict
@@ -213,7 +213,7 @@ class InfoBatchCallback(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Drop the position that a stateful loader has saved: the pruner's state has it."""
+        """Drop the position that a stateful loader has saved: it is in the pruner's state."""
         if self._fitting and self.state_key in checkpoint.get("callbacks", {}):
             loop = checkpoint.get("loops", {}).get("fit_loop", {})
             loop.get("state_dict", {}).pop("combined_loader", None)
@@ -231,7 +231,7 @@ class InfoBatchCallback(Callback):
         loader = _train_loader(trainer)
         self._left = left = len(loader)  # 0 if the epoch had come to its end
         self._made = 0
-        # The iterator that is there was made before the state was loaded.
+        # The existing iterator was created before the state was loaded.
         fetcher = loop._data_fetcher
         iter(fetcher)
         if not loop.restarting:
@@ -239,8 +239,8 @@ class InfoBatchCallback(Callback):
             return
         made = batches.current.completed + loop.epoch_loop.restarted_on_train_batch_end
         if made and left and not pruner.progress.done:
-            # Saved at the last batch of an epoch. Lightning sets its counters back if it finds that
-            # the epoch's number of batches was made; then comes the next epoch.
+            # Saved at the last batch of an epoch. Lightning resets its counters if it finds that
+            # all batches of the epoch were made, and then begins the next epoch.
             self._set_length(trainer, made)
             self._next_length = fetcher.length = _limited(left, trainer)
         else:
@@ -260,7 +260,7 @@ class InfoBatchCallback(Callback):
     # Lengths.
 
     def _find_pruner(self, trainer: Trainer) -> Pruner:
-        """The pruner of the train loader, or an error that says what is wrong with the loader."""
+        """Return the train loader's pruner, or raise an error that says what is wrong with it."""
         loader = _train_loader(trainer)
         sampler = _plan_sampler(loader)
         pruner = None if sampler is None else sampler.pruner
@@ -299,7 +299,7 @@ class InfoBatchCallback(Callback):
         self._aim_validation(trainer, 1)
 
     def _validation_points(self, trainer: Trainer, batches: int) -> list[int]:
-        """After which batches of this epoch validation runs; none where the epoch does not matter."""
+        """The batches of this epoch after which validation runs; none if epochs do not matter."""
         interval = trainer.val_check_interval
         if trainer.check_val_every_n_epoch is None or trainer.val_check_batch is None:
             return []
@@ -308,11 +308,11 @@ class InfoBatchCallback(Callback):
             return sorted({max(1, int(batches * k * interval + 1e-9)) for k in range(1, count + 1)})
         points = list(range(interval, batches + 1, interval))
         if not points or (self._full_length(trainer) % interval == 0 and points[-1] != batches):
-            points.append(batches)  # a whole epoch ends with a validation, so this one does
+            points.append(batches)  # a whole epoch ends with a validation, so this one should too
         return points
 
     def _aim_validation(self, trainer: Trainer, batch: int) -> None:
-        """Lightning validates after each multiple of ``val_check_batch``: let that be the next point."""
+        """Set ``val_check_batch``, whose multiples trigger validation, to the next point."""
         if self._validate_after:
             place = bisect_left(self._validate_after, batch)
             over = place == len(self._validate_after)
@@ -320,7 +320,7 @@ class InfoBatchCallback(Callback):
 
 
 class _Course:
-    """How far training has come, as :func:`infobatch.paced` asks; in batches, as the trainer counts."""
+    """The progress of training for :func:`infobatch.paced`, in batches as the trainer counts."""
 
     def __init__(self, trainer: Trainer, frequency: int) -> None:
         self._trainer = trainer
@@ -363,7 +363,7 @@ def _train_loader(trainer: Trainer) -> Any:
 
 
 def _plan_sampler(loader: Any) -> PlanSampler | None:
-    """The loader's sampler if it walks a pruner's plan; also through a batch sampler."""
+    """The loader's sampler, if it walks a pruner's plan, even inside a batch sampler."""
     for holder in (loader, getattr(loader, "batch_sampler", None)):
         sampler = getattr(holder, "sampler", None)
         if isinstance(sampler, PlanSampler):
@@ -372,7 +372,7 @@ def _plan_sampler(loader: Any) -> PlanSampler | None:
 
 
 def _limited(batches: int, trainer: Trainer) -> int:
-    """What ``limit_train_batches`` leaves of an epoch; at least one batch, if it had any."""
+    """The batches that ``limit_train_batches`` leaves; at least one, if there are any."""
     limit = trainer.limit_train_batches
     if isinstance(limit, int):
         return min(batches, limit)

@@ -1,7 +1,7 @@
-"""Whether Lightning iterates the sampler without what it needs for pruned epochs.
+"""Detect whether Lightning iterates the sampler without the callback for pruned epochs.
 
-A sampler is not passed what iterates it, and Lightning has no current Trainer to ask for. The call
-stack shows it, so it is read once per epoch, and only where Lightning was imported.
+A sampler does not know what iterates it, and Lightning has no global current Trainer. The call
+stack shows it, so it is inspected once per epoch, and only if Lightning was imported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-# Lightning comes under two names, with classes of their own in each.
+# Lightning exists under two names, each with its own classes.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning", "lightning.fabric", "lightning_fabric")
 _LOOPS = ("lightning.pytorch.loops.fit_loop", "pytorch_lightning.loops.fit_loop")
 _FETCHERS = ("lightning.pytorch.loops.fetchers", "pytorch_lightning.loops.fetchers")
@@ -22,8 +22,8 @@ _SHARDING = ("lightning.fabric.utilities.distributed", "lightning_fabric.utiliti
 def check_lightning(*, same_length: bool) -> None:
     """Raise if Lightning asks for an epoch's length or first index, and would train it wrongly.
 
-    To be called from within the sampler, in the thread that asks it. ``same_length``: every epoch
-    has as many batches as a whole one, so that Lightning needs no callback.
+    Call this from within the sampler, in the thread that iterates it. ``same_length`` means that
+    every epoch has as many batches as a whole one, so that Lightning needs no callback.
     """
     if not any(package in sys.modules for package in _PACKAGES):
         return
@@ -32,7 +32,7 @@ def check_lightning(*, same_length: bool) -> None:
         module = frame.f_globals.get("__name__")
         if module in _SHARDING and frame.f_code.co_name == "__iter__":
             shards = frame.f_locals["self"].num_replicas
-        # Not where a loop of the user's own, for instance in training_step, iterates the data.
+        # Not if the user's own loop, for instance in training_step, iterates the data.
         prepares = module in _LOOPS and frame.f_code.co_name == "setup_data"
         fetching = fetching or prepares or module in _FETCHERS
         if fetching and module in _TRAINERS and not same_length:

@@ -1,6 +1,6 @@
 """Loaders that the core has to recognise, although their packages may not be installed.
 
-The one table of them, used when an epoch begins. Nothing is imported here but what is in use.
+This is the only list of them, used when an epoch begins. Only packages in use are imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from infobatch.integrations.lightning_check import check_lightning
 
 
 class KnownLoaders:
-    """What can be observed of the loaders that iterate a sampler, whichever package they are from."""
+    """Observes the loaders that iterate a sampler, whichever package they come from."""
 
     def __init__(self, sampler: Sampler[int]) -> None:
         self._sampler = sampler
@@ -29,13 +29,13 @@ class KnownLoaders:
         return accelerate.in_use()
 
     def loop_of(self, walk: Walk | None, route: Route) -> Loop | None:
-        """The loop of a known loader that begins an epoch now."""
+        """The loop of a known loader that is beginning an epoch."""
         loader = accelerate.loader_at_work(self._sampler)
         if loader is None:
             return None
         return accelerate.PreparedLoop(loader, self._sampler, walk, route)
 
     def counter(self) -> int | None:
-        """The loader's own number of the epoch that it begins now, if it counts."""
+        """The loader's own number for the epoch that it is beginning, if it counts epochs."""
         loader = accelerate.loader_at_work(self._sampler)
         return None if loader is None else int(loader.iteration)

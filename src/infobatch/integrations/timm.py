@@ -1,4 +1,4 @@
-"""What timm's training script needs: loader, per-sample losses, MixUp and checkpoints."""
+"""Parts for timm's training script: loader, per-sample losses, MixUp and checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from timm.data.mixup import mixup_target  # noqa: E402
 
 Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-# What would break the match of losses to samples, or be lost with timm's own sampler.
+# Options that break the matching of losses to samples, or need timm's own sampler.
 _REFUSED = {
     "num_aug_repeats": "repeated samples have no weights of their own",
     "num_aug_splits": "the copies of a sample have one score",
@@ -39,8 +39,8 @@ _REFUSED = {
 def create_train_loader(train_data: InfoBatch, *args: Any, **kwargs: Any) -> Any:
     """timm's ``create_loader`` for a training set that prunes its own epochs: same arguments.
 
-    ``train_data`` wraps the data set that timm made; its transform is set as timm does it. For
-    evaluation keep timm's ``create_loader``.
+    ``train_data`` wraps the data set that timm created; its transform is set as in timm. For
+    evaluation, keep timm's ``create_loader``.
     """
     if not isinstance(train_data, InfoBatch):
         raise TypeError(
@@ -77,20 +77,20 @@ def create_train_loader(train_data: InfoBatch, *args: Any, **kwargs: Any) -> Any
 
 
 class Mixup(timm.data.Mixup):  # type: ignore[misc]
-    """timm's ``Mixup`` (MixUp, CutMix, all modes), which also remembers which samples were mixed.
+    """timm's ``Mixup`` (MixUp, CutMix, all modes) that also remembers which samples it mixed.
 
-    Give it to :func:`per_sample` beside the criterion.
+    Pass it to :func:`per_sample` together with the criterion.
     """
 
     num_classes: int
     label_smoothing: float
     labels: torch.Tensor | None = None
-    lam: torch.Tensor  # the share of each sample in its own place; the rest is its partner's
+    lam: torch.Tensor  # each sample's share at its own position; the rest is its partner's
 
     def __call__(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mix a batch in place; return it with its soft targets."""
         classes, smoothing = self.num_classes, self.label_smoothing
-        # With the place in the batch for a label, the targets that come back are the shares.
+        # With the position in the batch as the label, the returned targets are the shares.
         self.num_classes, self.label_smoothing = len(x), 0.0
         try:
             x, shares = super().__call__(x, torch.arange(len(x), device=target.device))
@@ -104,12 +104,12 @@ class Mixup(timm.data.Mixup):  # type: ignore[misc]
 def per_sample(
     criterion: nn.Module, mixup: Mixup | None = None
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor | PerSample]:
-    """A criterion's losses, one per sample, whose plain mean is what the criterion returns.
+    """Turn a criterion into one loss per sample, whose plain mean is the criterion's value.
 
     For ``nn.CrossEntropyLoss`` and timm's ``LabelSmoothingCrossEntropy``, ``SoftTargetCrossEntropy``
-    and ``BinaryCrossEntropy``. With ``mixup`` the losses are divided among the samples that were
-    mixed, and ranked by the score of the paper's appendix A.3: what the model's probabilities of a
-    sample's label miss of the mixed targets, in both places where the sample is.
+    and ``BinaryCrossEntropy``. With ``mixup``, the losses are divided among the samples that were
+    mixed, and ranked by the score of the paper's appendix A.3: how far the model's probabilities
+    for a sample's label fall short of the mixed targets, in both images that contain the sample.
     """
     losses_of = _unreduced(criterion)
     if mixup is None:
@@ -150,7 +150,7 @@ def _unreduced(criterion: nn.Module) -> Losses:
 
 
 def _soft_target_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    dtype = torch.promote_types(output.dtype, target.dtype)  # as timm's product has it
+    dtype = torch.promote_types(output.dtype, target.dtype)  # as in timm's product
     return functional.cross_entropy(output.to(dtype), target.to(dtype), reduction="none")
 
 
@@ -161,7 +161,7 @@ class _Mixed:
         self._losses_of = losses_of
         self._mixup = mixup
         self._binary = isinstance(criterion, timm.loss.BinaryCrossEntropy)
-        # Thresholded targets are no longer mixtures: then an output's loss goes by the shares.
+        # Thresholded targets are no longer mixtures: the loss is then divided in proportion to lam.
         self._divisible = getattr(criterion, "target_threshold", None) is None
 
     def __call__(self, output: torch.Tensor, target: torch.Tensor) -> PerSample:
@@ -179,7 +179,7 @@ class _Mixed:
             smoothing, classes = self._mixup.label_smoothing, output.shape[1]
             pure = mixup_target(labels, classes, 1.0, smoothing)
             at_home, others = self._losses_of(output, pure), self._losses_of(output, pure.flip(0))
-        # A sample is in its own place with lam and in its partner's with what lam leaves there.
+        # A sample has share lam at its own position, and the remaining share at its partner's.
         losses = lam * at_home + ((1 - lam) * others).flip(0)
         return PerSample(losses, self._scores(output.detach(), target, labels, lam))
 
@@ -200,9 +200,9 @@ _ENTRY = "infobatch"  # in timm's checkpoints
 class CheckpointSaver(timm.utils.CheckpointSaver):  # type: ignore[misc]
     """timm's ``CheckpointSaver`` with one more argument, ``train_data``, whose state it also saves.
 
-    timm saves on one process alone. After an epoch's last update that is enough: the processes have
-    exchanged their losses in it. A recovery file from the middle of an epoch has only this process's
-    losses of that epoch.
+    timm saves on only one process. After an epoch's last update that is enough, because the
+    processes have exchanged their losses. A recovery file from the middle of an epoch has only this
+    process's losses of that epoch.
     """
 
     def __init__(self, *args: Any, train_data: InfoBatch, task: Any, **kwargs: Any) -> None:
@@ -215,23 +215,23 @@ class CheckpointSaver(timm.utils.CheckpointSaver):  # type: ignore[misc]
 
 
 class _TaskAndData:
-    """Takes the task's place where timm's saver asks what to save."""
+    """Stands in for the task when timm's saver asks what to save."""
 
     def __init__(self, task: Any, train_data: InfoBatch) -> None:
         self._task = task
         self._train_data = train_data
 
     def get_checkpoint_state(self, ema: bool = False, **options: Any) -> dict[str, Any]:
-        """The task's entries of a checkpoint, and one of our own."""
+        """The task's checkpoint entries, plus infobatch's."""
         entries: dict[str, Any] = self._task.get_checkpoint_state(ema=ema, **options)
         # Recovery files are written in the middle of an epoch, where the other ranks do not take part.
         return entries if ema else {**entries, _ENTRY: self._train_data.state_dict(gather=False)}
 
 
 def load_pruning(train_data: InfoBatch, checkpoint_path: str | Path) -> None:
-    """Load the state of ``train_data`` from a checkpoint that :class:`CheckpointSaver` has written.
+    """Load the state of ``train_data`` from a checkpoint written by :class:`CheckpointSaver`.
 
-    After the scheduler was made: from here on the loader's length is that of the next epoch.
+    Call it after creating the scheduler: from then on, the loader has the next epoch's length.
     """
     with torch.serialization.safe_globals(
         [argparse.Namespace]

@@ -1,4 +1,4 @@
-"""Whether the framework of an integration is installed, in a version that it was tested with."""
+"""Checks that an integration's framework is installed in a tested version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def require(package: str, versions: str, *, extra: str) -> None:
-    """Raise an ImportError that says what to install, unless ``package`` is installed in ``versions``."""
+    """Raise an ImportError with what to install, unless ``package`` has one of ``versions``."""
     advice = f"Install it with: pip install 'infobatch[{extra}]'"
     try:
         installed = metadata.version(package)

@@ -1,6 +1,7 @@
 """The command line: ``infobatch demo | compare | select | score | report | recipes | policies``.
 
-What a command needs is imported when it runs: torch and scipy take seconds, and ``--help`` needs neither.
+Each command imports what it needs when it runs: torch and scipy take seconds, and ``--help`` needs
+neither.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # a bracket in a help text is a bracket
+    rich_markup_mode=None,  # brackets in help texts are literal
 )
 LENGTHS = "0.4,0.6,0.8,1"
 DEMO_RATES = "0.1,0.2,0.4"
@@ -36,7 +37,7 @@ def _commands() -> ModuleType:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from infobatch import __version__  # noqa: PLC0415 - only where it is asked for
+        from infobatch import __version__  # noqa: PLC0415 - only when needed
 
         typer.echo(f"infobatch {__version__}")
         raise typer.Exit
@@ -222,7 +223,7 @@ def select(  # noqa: PLR0917 - a command line
 
 
 def _folder(name: str, smoke: bool) -> Path:
-    """The default folder of a comparison: smoke runs get their own, apart from the real ones."""
+    """The default folder of a comparison; smoke runs get a separate one."""
     return Path(f"{name}-smoke" if smoke else name)
 
 
@@ -303,7 +304,7 @@ def policies() -> None:
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
-    """A name, then each of its texts on a separate line: nothing is cut at any width."""
+    """Print a name, then each of its texts on a separate line, so that no width truncates it."""
     for name, *texts in rows:
         typer.echo(name)
         for text in texts:

@@ -1,4 +1,4 @@
-"""What the commands do that train or judge something."""
+"""The commands that train or judge something."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from infobatch.lab.stats.records import FULL_LENGTH
 from infobatch.lab.task import TaskError, load_task
 from infobatch.lab.terminal import print_error
 
-NOISE = "noise:tau=0.2:delta=1.0"  # what our search for a better rule chose
+NOISE = "noise:tau=0.2:delta=1.0"  # the result of our search for a better rule
 ARMS = f"full,random,infobatch,quantile,{NOISE}"
 ARMS_OF_ONE_LENGTH = f"full,short,random,infobatch,quantile,{NOISE}"
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Errors in words, without a traceback; Ctrl-C says how to resume."""
+    """Print errors without a traceback; on Ctrl-C, say how to resume."""
     try:
         yield
     except (TaskError, ValueError, JobFailed) as error:
@@ -60,7 +60,7 @@ def compare(
     options: list[str],
     log: str | None,
 ) -> None:
-    """Make the runs that are missing, and tell what all of them say."""
+    """Make the missing runs, and print the result of all of them."""
     console = Console()
     with plain_errors():
         shares = parse_lengths(lengths)
@@ -100,7 +100,7 @@ def score(
     smoke: bool,
     options: list[str],
 ) -> None:
-    """Score a task's training set, and tell what that cost."""
+    """Score a task's training set, and print the cost."""
     with plain_errors():
         check_data(data)
         loaded = load_task(task, data=data, smoke=smoke, options=parse_options(options))
@@ -114,7 +114,7 @@ def score(
 
 
 def report(folder: Path) -> None:
-    """Tell what a comparison says, and write its page again."""
+    """Print the result of a comparison, and write its page again."""
     console = Console()
     with plain_errors():
         print_answer(console, read_results(folder))
@@ -122,7 +122,7 @@ def report(folder: Path) -> None:
 
 
 def parse_lengths(text: str) -> list[float]:
-    """Read shares of the epochs, of which one is 1; pruned arms may be trained for more."""
+    """Read shares of the epochs, which must include 1; pruned arms may be trained for longer."""
     lengths = _numbers(text)
     if FULL_LENGTH not in lengths or len(set(lengths)) < len(lengths):
         raise ValueError(
@@ -145,7 +145,7 @@ def parse_rates(text: str | None) -> list[float]:
 
 
 def _numbers(text: str) -> list[float]:
-    """Positive numbers, or none if one is not."""
+    """Read positive numbers; return none if any number is not positive."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -154,7 +154,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def check_data(folder: Path | None) -> None:
-    """Refuse a data folder that is not there."""
+    """Refuse a data folder that does not exist."""
     if folder is not None and not folder.is_dir():
         raise ValueError(
             f"--data got {folder}, which is not a folder. Expected the one with the data sets."
@@ -162,7 +162,7 @@ def check_data(folder: Path | None) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Refuse a folder that cannot be written, before anything starts."""
+    """Refuse a folder that is not writable, before anything starts."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):

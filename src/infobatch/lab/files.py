@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read_json(path: Path, *, remedy: str) -> Any:
-    """Read a JSON file; one that is damaged is named, with what to do about it."""
+    """Read a JSON file; if it is damaged, the error names it and the remedy."""
     try:
         return json.loads(path.read_text())
     except ValueError as error:  # neither text nor JSON

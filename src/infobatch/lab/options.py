@@ -35,7 +35,7 @@ def number_from(name: str, value: int, least: int, most: int | None = None) -> i
 
 
 def value_of(text: str) -> Any:
-    """A number, a tuple, a truth value; anything else is a text."""
+    """Parse a number, a tuple or a boolean; anything else is a string."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -1,4 +1,4 @@
-"""The pruning policies with a line on each, read off their files: importing them would import torch."""
+"""The pruning policies with a line on each, read from their files without importing torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``infobatch select`` does: choose a subset, write it, and a page about it."""
+"""The command ``infobatch select``: choose a subset, write it, and a page about it."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Request:
 
     @property
     def recipe_options(self) -> dict[str, str]:
-        """The recipe's options, as texts."""
+        """The recipe's options, as strings."""
         return parse_options(self.recipe)
 
     @property
     def spec(self) -> CoresetSpec:
-        """What to choose; its text tells two choices apart."""
+        """What to choose; its text distinguishes two choices."""
         parts = [f"{self.method}@{self.fraction:g}", *sorted(self.option)]
         if self.networks > 1:
             parts.append(f"networks={self.networks}")
@@ -75,7 +75,7 @@ class Request:
         )
 
     def check(self) -> None:
-        """Refuse what cannot be done, before anything starts."""
+        """Refuse impossible requests, before anything starts."""
         if self.method not in METHODS:
             raise ValueError(
                 f"There is no method {self.method!r}. Expected one of {', '.join(METHODS)}."
@@ -101,7 +101,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Found:
-    """A coreset, and what its page can show of the samples."""
+    """A coreset, and what its page can show about the samples."""
 
     chosen: Coreset
     labels: Any = None
@@ -110,7 +110,7 @@ class Found:
 
 
 def select(request: Request, out: Path | None) -> None:
-    """Choose, write the indices and weights, and the page beside them."""
+    """Choose, and write the indices, the weights and the page."""
     console = Console()
     with plain_errors():
         request.check()
@@ -165,7 +165,7 @@ def _from_task(request: Request, path: Path) -> Found:
 
 
 def _from_scores(request: Request) -> Found:
-    """By a column of a file; a task beside it gives classes and pictures."""
+    """Choose by a column of a file; a task, if given, adds classes and pictures."""
     assert request.scores is not None
     task, data, labels = None, None, None
     if request.task is not None:

@@ -1,4 +1,4 @@
-"""What the lab trains: a recipe of ours, or a user's own file with a handful of functions."""
+"""The tasks that the lab trains: a recipe, or a user's file with a handful of functions."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from infobatch.lab.datasets.folder import DATA_VARIABLE
 from infobatch.lab.recipes.registry import RECIPES, load_recipe
 from infobatch.per_sample import PerSample
 
-_IS_A_TASK = "__infobatch_task__"  # what a user's file is told by, among the imported modules
+_IS_A_TASK = "__infobatch_task__"  # marks a user's file among the imported modules
 
 
 class TaskError(Exception):
-    """What is wrong with a task, in words for the user who wrote or named it."""
+    """An error in a task, explained to the user who wrote or chose it."""
 
 
 def adamw(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """The optimizer of a task that names none."""
+    """The default optimizer of a task."""
     return torch.optim.AdamW(model.parameters(), learning_rate)
 
 
 def one_cycle(optimizer: torch.optim.Optimizer, total_steps: int) -> LRScheduler:
-    """The schedule of a task that names none: a fifth of the steps up, the rest down to zero."""
+    """The default schedule of a task: a fifth of the steps up, the rest down to zero."""
     peaks = [group["lr"] for group in optimizer.param_groups]
-    steps = max(total_steps, 2)  # torch's arithmetic needs two
+    steps = max(total_steps, 2)  # torch needs at least two
     return OneCycleLR(optimizer, peaks, total_steps=steps, pct_start=0.2, cycle_momentum=False)
 
 
 @dataclass(frozen=True)
 class Task:
-    """One training task. The first six are what a user's file must define; the rest has defaults.
+    """One training task. A user's file must define the first six; the rest have defaults.
 
     ``data()`` returns the training and the test set; ``model()`` a fresh network; ``losses(model,
     batch)`` the batch's per-sample losses (or a ``PerSample`` of ``infobatch.scoring``);
-    ``evaluate(model, data)`` the metric on a data set. ``metric`` is its name, and ``margin`` the largest
-    drop in it that you would accept, in its own unit, stated before any run.
+    ``evaluate(model, data)`` the metric on a data set. ``metric`` is its name, and ``margin`` the
+    largest drop in it that you would accept, in its own unit, fixed before any run.
 
-    ``unit`` is the word for a difference in the metric, such as ``"points"``. ``counts_items`` says
-    that the metric is the percentage of test items that the model gets right, so that the report can
-    say how much the test set's size matters. ``labels(data)``, ``class_names`` and
-    ``show(data, index)`` are for the report, too: the class of each training sample, the names of
-    classes 0, 1, and so on, and a sample as a text or as an array of pixels.
-    ``extra_metrics(model, data)`` is what else the finished model is measured by, on the test set.
-    ``proxy()`` is a smaller model that ``losses`` takes as well, for ``infobatch score --proxy``.
+    ``unit`` is the word for a difference in the metric, such as ``"points"``. ``counts_items``
+    means that the metric is the percentage of test items that the model gets right, so that the
+    report can say how much the test set's size matters. ``labels(data)``, ``class_names`` and
+    ``show(data, index)`` are also for the report: the class of each training sample, the names of
+    classes 0, 1, and so on, and a sample as a string or as an array of pixels.
+    ``extra_metrics(model, data)`` returns further metrics of the finished model on the test set.
+    ``proxy()`` is a smaller model that ``losses`` also accepts, for ``infobatch score --proxy``.
     """
 
     name: str
@@ -122,10 +122,10 @@ def load_task(
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a user's file as Python would if it stood in the file's folder.
+    """Import a user's file as Python would from the file's folder.
 
-    The folder is on ``sys.path``, for the files beside it, and the module in ``sys.modules``, where
-    dataclasses look for it and from where the workers of a loader take its classes.
+    The folder is added to ``sys.path``, for neighbouring files, and the module to ``sys.modules``,
+    where dataclasses look for it and a loader's workers find its classes.
     """
     name, folder = path.stem, str(path.resolve().parent)
     if name in sys.modules and not hasattr(sys.modules[name], _IS_A_TASK):
@@ -147,7 +147,7 @@ def import_file(path: Path) -> ModuleType:
 
 
 def as_task(name: str, source: Any) -> Task:
-    """Read a task off a module or an object that has its functions and settings as attributes."""
+    """Read a task from a module or an object with its functions and settings as attributes."""
     values = {"name": name}
     for field in fields(Task):
         if field.name != "name" and getattr(source, field.name, None) is not None:

@@ -1,4 +1,4 @@
-"""Words for a person at a terminal."""
+"""Messages for a person at a terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from rich.markup import escape
 
 
 def print_error(error: Exception) -> None:
-    """Tell an error in words; brackets in it are text, not markup."""
+    """Print an error message; brackets in it are text, not markup."""
     message = f"[red]Error:[/red] {escape(str(error))}"
     Console(stderr=True).print(message, highlight=False, soft_wrap=True)

@@ -1,1 +1,1 @@
-"""What is remembered about each sample, and the checkpoint's format."""
+"""The memory of each sample's scores, and the checkpoint format."""

@@ -1,4 +1,4 @@
-"""Scores in files, for a later run to start from."""
+"""Reading and writing score files, from which a later run can start."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from infobatch.memory.memory import SCORE, Memory
 from infobatch.plan import FloatArray, Shard
 
 INDEX = "index"
-COST = "cost"  # of a score that was computed for itself, in training steps
+COST = "cost"  # of a score that was computed separately, in training steps
 Table = dict[str, npt.NDArray[Any]]
 
 
 def write_scores(path: str | PathLike[str], memory: Memory, shard: Shard) -> None:
-    """Write one row per sample, whole or not at all.
+    """Write one row per sample, atomically.
 
-    An age is 1 if the sample was visited in the latest epoch, as in ``Samples.age``, and -1 if never.
+    As in ``Samples.age``, an age of 1 means a visit in the latest epoch; -1 means no visit yet.
     """
     table: Table = {INDEX: shard.first + shard.step * np.arange(len(memory))}
     for name, column in memory.columns.items():
@@ -38,13 +38,13 @@ def write_scores(path: str | PathLike[str], memory: Memory, shard: Shard) -> Non
 
 
 def write_table(call: str, path: Path, table: Table) -> None:
-    """Write columns of equal length in the format that the path's ending names, whole or not at all."""
+    """Write columns of equal length atomically, in the format given by the file extension."""
     _, write = _format(call, path)
     write_atomically(path, lambda part: write(part, table))
 
 
 def read_table(call: str, path: Path) -> Table:
-    """Read the columns of a file."""
+    """Read the columns from a file."""
     read, _ = _format(call, path)
     return read(path)
 
@@ -52,7 +52,7 @@ def read_table(call: str, path: Path) -> Table:
 def read_scores(
     source: torch.Tensor | np.ndarray[Any, Any] | str | PathLike[str] | None, num_samples: int
 ) -> FloatArray | None:
-    """One score per sample, from a tensor, an array or a file; NaN for samples that have none."""
+    """Read one score per sample from a tensor, an array or a file; NaN where there is none."""
     if source is None:
         return None
     if isinstance(source, str | PathLike):
@@ -93,7 +93,7 @@ def _from_file(path: Path, num_samples: int) -> FloatArray:
 
 
 def read_cost(path: str | PathLike[str]) -> float:
-    """What a file's scores cost, in training steps of one sample; 0 if they come from a training."""
+    """Read the cost of a file's scores, in one-sample training steps; 0 if training gave them."""
     read, _ = _format("initial_scores", Path(path))
     return float(np.sum(read(Path(path)).get(COST, 0.0)))
 
@@ -127,7 +127,7 @@ def _read_npz(path: Path) -> Table:
 
 
 def _write_npz(path: Path, table: Table) -> None:
-    with path.open("wb") as file:  # savez would append .npz to another name
+    with path.open("wb") as file:  # given a path, savez would append .npz to other extensions
         np.savez(file, **table)  # type: ignore[arg-type]
 
 
@@ -139,7 +139,7 @@ def _read_csv(path: Path) -> Table:
 
 
 def _column(cells: list[str]) -> npt.NDArray[Any]:
-    """Numbers, NaN where a cell is empty, as other tools write it; or text as it is."""
+    """Parse cells as numbers, with NaN for empty cells as other tools write them, or as text."""
     column = np.array([cell or "nan" for cell in cells], np.str_)
     try:
         return column.astype(np.float64)
@@ -156,7 +156,7 @@ def _write_csv(path: Path, table: Table) -> None:
 
 def _parquet() -> Any:
     try:
-        import pyarrow.parquet  # noqa: PLC0415 - an extra, for this format alone
+        import pyarrow.parquet  # noqa: PLC0415 - optional, only for this format
     except ImportError:
         raise ImportError(
             "A .parquet file of scores needs the package pyarrow: pip install pyarrow. Or use .csv "

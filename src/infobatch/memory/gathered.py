@@ -1,7 +1,7 @@
-"""Tracks of what coresets are chosen by, gathered while a network is trained anyway.
+"""Tracks for the coreset methods, recorded during ordinary training.
 
-They follow what the loop reports in ``update(extras=…)``; ``infobatch.coresets.observed(logits, labels)``
-computes all three channels. The columns have the names of the methods that choose by them.
+They follow what the loop reports in ``update(extras=…)``; ``infobatch.coresets.observed(logits,
+labels)`` computes all three channels. Each column has the name of the coreset method that uses it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ NEVER_RIGHT = np.iinfo(np.uint16).max
 
 @dataclass(frozen=True)
 class Forgetting:
-    """``forgetting``: how often a sample was right at one visit and wrong at the next.
+    """``forgetting``: how often a sample was correct at one visit and wrong at the next.
 
-    Follows the channel ``correct``, 1 where the sample was classified correctly. A sample that has never
-    been right has the largest number, 65,535: it is the most wanted.
+    Follows the channel ``correct``, 1 where the sample was classified correctly. A sample that has
+    never been correct has the largest value, 65,535, and so the highest priority.
     """
 
     channel: ClassVar[str] = "correct"
 
     def begin(self, scores: FloatArray) -> Columns:
-        """Never right."""
+        """Start with samples that have never been correct."""
         return {
             "forgetting": np.full(len(scores), NEVER_RIGHT, np.uint16),
             "was_right": np.zeros(len(scores), bool),
         }
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """One more event where right was followed by wrong."""
+        """Count one more event where a correct visit was followed by a wrong one."""
         right = scores > 0.5
         never = old["forgetting"] == NEVER_RIGHT
         before = np.where(never & right, 0, old["forgetting"])
@@ -50,21 +50,22 @@ class Forgetting:
 class MeanError:
     """``el2n``: the mean of ‖p − y‖ over a sample's visits, or over its first ``visits``.
 
-    Follows the channel ``el2n``. Early visits rank better than late ones, where most errors are near 0.
+    Follows the channel ``el2n``. Early visits rank samples better than late ones, when most errors
+    are near 0.
     """
 
     visits: int = 10
     channel: ClassVar[str] = "el2n"
 
     def begin(self, scores: FloatArray) -> Columns:
-        """Nothing seen."""
+        """Start with nothing seen."""
         return {
             "el2n": np.full(len(scores), np.nan, np.float32),
             "el2n_visits": np.zeros(len(scores), np.uint16),
         }
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """One more error, while there are fewer than ``visits``."""
+        """Add one error, up to ``visits`` of them."""
         open_rows = old["el2n_visits"] < self.visits
         count = old["el2n_visits"] + open_rows.astype(np.uint16)
         before = np.nan_to_num(old["el2n"])
@@ -77,7 +78,7 @@ class MeanError:
 
 @dataclass(frozen=True)
 class DynUnc:
-    """``dyn_unc``: the deviation of p_y in a window of visits, averaged over all windows so far.
+    """``dyn_unc``: the standard deviation of p_y in a window, averaged over all windows so far.
 
     Follows the channel ``label_probability``. NaN until a sample has been visited ``window`` times. Takes
     4 × ``window`` bytes per sample.
@@ -87,7 +88,7 @@ class DynUnc:
     channel: ClassVar[str] = "label_probability"
 
     def begin(self, scores: FloatArray) -> Columns:
-        """Nothing seen."""
+        """Start with nothing seen."""
         return {
             "dyn_unc": np.full(len(scores), np.nan, np.float32),
             "dyn_unc_windows": np.zeros(len(scores), np.uint16),
@@ -95,7 +96,7 @@ class DynUnc:
         }
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """The window moves on by a visit."""
+        """Advance the window by one visit."""
         window = np.concatenate([old["label_probability"][:, 1:], scores[:, None]], axis=1)
         spread = window.std(axis=1)  # NaN while the window is not full
         full = ~np.isnan(spread)

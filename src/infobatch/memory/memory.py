@@ -13,12 +13,12 @@ from infobatch.memory.tracks import Track, channel_of
 from infobatch.plan import FloatArray
 
 SCORE = "score"
-_BLOCK = 1 << 18  # bytes of a column folded at a time: they stay in the processor's cache
+_BLOCK = 1 << 18  # bytes of a column folded at a time, which fit in the CPU cache
 Rows = npt.NDArray[np.intp] | slice
 
 
 class Memory:
-    """Named columns with one row per sample; ``score`` is always there, NaN where never seen."""
+    """Named columns with one row per sample; ``score`` always exists, NaN where never seen."""
 
     def __init__(self, scores: FloatArray, tracks: Iterable[Track] = ()) -> None:
         self.tracks = tuple(dict.fromkeys(tracks))
@@ -43,8 +43,8 @@ class Memory:
     def restore(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take over a checkpoint's columns.
 
-        One that the checkpoint lacks, or has in another shape, such as a window of another length,
-        begins from the checkpoint's scores.
+        A column that the checkpoint lacks or has in another shape, such as a window of another
+        length, starts from the checkpoint's scores.
         """
         for name, column in Memory(columns[SCORE], self.tracks).columns.items():
             saved = columns.get(name, column)
@@ -52,7 +52,7 @@ class Memory:
             self.columns[name] = saved.astype(column.dtype, copy=False) if fits else column
 
     def copy(self) -> Memory:
-        """An independent copy, to fold into without changing this one."""
+        """Return an independent copy, to fold into without changing this one."""
         twin = Memory.__new__(Memory)
         twin.tracks = self.tracks
         twin.columns = {name: column.copy() for name, column in self.columns.items()}
@@ -63,17 +63,19 @@ class Memory:
     ) -> None:
         """Fold in an epoch's scores, given as blocks of rows and their finite scores.
 
-        With ``channel``, fold in what was reported under that name beside the scores.
+        With ``channel``, fold in the values reported under that name instead.
         """
         tracks = [track for track in self.tracks if channel_of(track) == channel]
         names = [list(track.begin(np.empty(0, np.float32))) for track in tracks]
         if tracks:
-            widest = max(_row_bytes(self.columns[name]) for own in names for name in own)
+            widest = max(
+                _row_bytes(self.columns[name]) for track_names in names for name in track_names
+            )
             blocks = _in_order(blocks, len(self), max(1, _BLOCK // widest))
         for rows, values in blocks:
-            for track, own in zip(tracks, names, strict=True):
-                # Before the scores: a track may compare with the last one.
-                old = {name: _taken(self.columns[name], rows) for name in own}
+            for track, track_names in zip(tracks, names, strict=True):
+                # Before the scores are overwritten: a track may compare with the last one.
+                old = {name: _taken(self.columns[name], rows) for name in track_names}
                 for name, new in track.fold(old, values, epoch).items():
                     _put(self.columns[name], rows, new)
             if channel is None:
@@ -83,13 +85,13 @@ class Memory:
 def _in_order(
     blocks: Iterable[tuple[Rows, FloatArray]], count: int, size: int
 ) -> Iterator[tuple[Rows, FloatArray]]:
-    """The same rows in rising order, ``size`` at a time: columns are read and written far faster."""
+    """Yield the rows in ascending order, ``size`` at a time, for much faster memory access."""
     known = np.full(count, np.nan, np.float32)
     for rows, values in blocks:
         known[rows] = values
     for start in range(0, count, size):
         block = known[start : start + size]
-        seen = np.flatnonzero(block == block)  # noqa: PLR0124 - without NaN; faster than isnan
+        seen = np.flatnonzero(block == block)  # noqa: PLR0124 - not NaN; faster than isnan
         whole = len(seen) == len(block)
         yield ((slice(start, start + len(block)), block) if whole else (start + seen, block[seen]))
 
@@ -99,14 +101,14 @@ def _row_bytes(column: npt.NDArray[Any]) -> int:
 
 
 def _taken(column: npt.NDArray[Any], rows: Rows) -> npt.NDArray[Any]:
-    """``column[rows]``, which takes five times as long for rows of several numbers."""
+    """Return ``column[rows]``, five times as fast for rows of several numbers."""
     if column.ndim == 1 or isinstance(rows, slice):
         return column[rows]
     return column.take(rows, axis=0)
 
 
 def _put(column: npt.NDArray[Any], rows: Rows, new: npt.NDArray[Any]) -> None:
-    """``column[rows] = new``, with rows of several numbers moved as one."""
+    """Assign ``column[rows] = new``, moving a row of several numbers as one item."""
     if column.ndim > 1 and not isinstance(rows, slice):
         width = f"V{_row_bytes(column)}"
         column, new = (np.ascontiguousarray(part).view(width)[:, 0] for part in (column, new))

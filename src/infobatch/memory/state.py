@@ -1,4 +1,4 @@
-"""The complete format of a checkpoint, and how older formats are read."""
+"""The complete checkpoint format, and the migration of older formats."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class State:
-    """Everything that is needed to continue bit for bit.
+    """Everything needed to continue bit for bit.
 
-    ``losses`` are those of the epoch under way, in the order of its plan or, with ``losses_by``
-    "index", by sample index; ``plan_check`` tells whether the plan, drawn again, is the same.
+    ``losses`` are those of the running epoch, in the order of its plan or, with ``losses_by``
+    "index", by sample index. ``plan_check`` verifies that the plan is the same when it is drawn
+    again.
     """
 
     num_samples: int
@@ -34,14 +35,14 @@ class State:
     finished: int  # the last epoch that was completed, -1 before the first
     columns: Mapping[str, npt.NDArray[Any]]
     losses: FloatArray
-    extras: Mapping[str, FloatArray]  # what was reported beside the scores, like the losses
+    extras: Mapping[str, FloatArray]  # further reported values, in the same form as the losses
     losses_by: str  # "position" or "index"
     plan_check: int
     batch: int  # the largest number of samples in an update so far
     history: tuple[EpochPasses, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain tensors and numbers, which ``torch.load(weights_only=True)`` reads."""
+        """Return plain tensors and numbers that ``torch.load(weights_only=True)`` can read."""
         return {
             "version": VERSION,
             "num_samples": self.num_samples,
@@ -60,7 +61,7 @@ class State:
 
     @classmethod
     def from_dict(cls, state: object, num_samples: int, ranks: Ranks) -> State:
-        """Read a state, or refuse one that is damaged or belongs to other data."""
+        """Read a state; refuse one that is damaged or belongs to other data."""
         if not isinstance(state, Mapping):
             raise TypeError(
                 f"load_state_dict() got {type(state).__name__}, expected the dictionary that "
@@ -106,10 +107,10 @@ _TYPES = {
 
 
 def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of this version, from this version's or an older state."""
+    """Return the current version's fields from a state of this or an older version."""
     version = state.get("version")
     fields = dict(state)
-    if version == 1:  # had the scores alone, and called a shard a share
+    if version == 1:  # had only the scores, and called a shard a share
         fields["columns"] = {SCORE: fields.pop("scores", None)}
         fields["shard"] = fields.pop("share", None)
         fields["extras"] = {}
@@ -123,13 +124,13 @@ def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(passes: EpochPasses) -> dict[str, Any]:
-    """An epoch's numbers by their names; one that is None is left out."""
+    """Return an epoch's numbers by name, without those that are None."""
     numbers = {**asdict(passes), "thresholds": list(passes.thresholds)}
     return {name: number for name, number in numbers.items() if number is not None}
 
 
 def _passes_of_version_1(row: object) -> object:
-    """The numbers of an epoch by their names; those that version 1 did not have are left out."""
+    """Return an epoch's numbers by name, without those that version 1 did not have."""
     if not isinstance(row, list) or len(row) < 5:
         return row
     epoch, full, planned, made, unscored, *thresholds = row

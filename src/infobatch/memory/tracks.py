@@ -1,8 +1,8 @@
-"""What a policy can have remembered about each sample beyond its last score.
+"""Tracks: what a policy can remember about each sample beyond its last score.
 
 A track adds named columns to the memory, one row per sample, and defines how the scores of an epoch
-are folded into them. Everything is vectorised, and only the rows of samples that were visited change.
-Because a track has no state of its own, checkpoints, ranks and exact resuming work without its help.
+are folded into them. Everything is vectorised, and only the rows of visited samples change. Because
+a track itself is stateless, checkpoints, multiple ranks and exact resuming need no support from it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Columns = Mapping[str, npt.NDArray[Any]]
 class Track(Protocol):
     """Columns of the memory and the rule by which they change.
 
-    A track with an attribute ``channel`` follows not the scores but what the training loop reports
-    under that name in ``update(extras=…)``.
+    A track with an attribute ``channel`` follows the values that the training loop reports under
+    that name in ``update(extras=…)`` instead of the scores.
     """
 
     def begin(self, scores: FloatArray) -> Columns:
-        """Return the columns before the first epoch; ``scores`` are known, or NaN where not."""
+        """Return the columns before the first epoch; unknown ``scores`` are NaN."""
         ...
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
@@ -36,7 +36,7 @@ class Track(Protocol):
 
 
 def channel_of(track: Track) -> str | None:
-    """The name in ``extras`` of what a track follows; None if it follows the scores."""
+    """Return the name in ``extras`` that a track follows; None if it follows the scores."""
     channel: str | None = getattr(track, "channel", None)
     return channel
 
@@ -45,26 +45,26 @@ def channel_of(track: Track) -> str | None:
 class Ema:
     """``ema``: a moving average of a sample's scores, ``smoothing`` × old + (1 − ``smoothing``) × new.
 
-    Under augmentation the loss of a single visit is mostly noise; the average ranks more steadily.
+    Under augmentation the loss of a single visit is mostly noise; the average ranks more reliably.
     """
 
     smoothing: float
 
     def begin(self, scores: FloatArray) -> Columns:
-        """The scores that are known."""
+        """Start from the known scores."""
         return {"ema": scores.copy()}
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """A first score is its own average."""
+        """Update the average; the first score is its own average."""
         average = np.float32(self.smoothing) * old["ema"] + np.float32(1 - self.smoothing) * scores
-        if np.isnan(average.min(initial=np.inf)):  # only then is there a first score
+        if np.isnan(average.min(initial=np.inf)):  # otherwise no sample has its first score
             average = np.where(np.isnan(old["ema"]), scores, average)
         return {"ema": average}
 
 
 @dataclass(frozen=True)
 class MovingVariance:
-    """``moving_mean`` and ``moving_variance``: moving averages of the scores and of their deviations.
+    """``moving_mean`` and ``moving_variance`` of a sample's scores.
 
     With α = 1 − ``smoothing``: variance ← (1 − α) variance + α (score − mean)², then the mean likewise.
     The first score is the mean, with variance 0.
@@ -73,12 +73,12 @@ class MovingVariance:
     smoothing: float
 
     def begin(self, scores: FloatArray) -> Columns:
-        """The scores that are known, without a variance."""
+        """Start from the known scores, with variance 0."""
         nothing = np.float32(0) * scores  # NaN where the score is
         return {"moving_mean": scores.copy(), "moving_variance": nothing}
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """The variance around the old mean comes first."""
+        """Update the variance around the old mean first, then the mean."""
         stay, step = np.float32(self.smoothing), np.float32(1 - self.smoothing)
         known = ~np.isnan(old["moving_mean"])
         mean = np.where(known, old["moving_mean"], scores)
@@ -97,7 +97,7 @@ class Welford:
     """
 
     def begin(self, scores: FloatArray) -> Columns:
-        """Nothing counted."""
+        """Start with nothing counted."""
         return {
             "count": np.zeros(len(scores), np.uint16),
             "mean": np.zeros(len(scores), np.float32),
@@ -105,7 +105,7 @@ class Welford:
         }
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """One more score per row."""
+        """Add one score per row."""
         count = _one_more(old["count"])
         step = scores - old["mean"]
         mean = old["mean"] + step / count
@@ -119,14 +119,14 @@ class Welford:
 
 @dataclass(frozen=True)
 class Visits:
-    """``visits``: in how many epochs the sample got a score."""
+    """``visits``: the number of epochs in which the sample got a score."""
 
     def begin(self, scores: FloatArray) -> Columns:
-        """None yet, in this run."""
+        """Start at 0 in this run."""
         return {"visits": np.zeros(len(scores), np.uint16)}
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """One more for each row."""
+        """Add one visit per row."""
         return {"visits": _one_more(old["visits"])}
 
 
@@ -135,11 +135,11 @@ class LastVisit:
     """``last_visit``: the epoch of the last visit, −1 before the first; ``Samples.age`` needs it."""
 
     def begin(self, scores: FloatArray) -> Columns:
-        """No visit in this run."""
+        """Start without a visit in this run."""
         return {"last_visit": np.full(len(scores), -1, np.int32)}
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """This epoch, for each row."""
+        """Record this epoch for each row."""
         return {"last_visit": np.full(len(scores), epoch, np.int32)}
 
 
@@ -153,38 +153,39 @@ class Window:
     length: int
 
     def begin(self, scores: FloatArray) -> Columns:
-        """Nothing seen."""
+        """Start with nothing seen."""
         return {"window": np.full((len(scores), self.length), np.nan, np.float32)}
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """The oldest score makes room for the new one."""
+        """Replace the oldest score by the new one."""
         return {"window": moved_on(old["window"], scores)}
 
 
 @dataclass(frozen=True)
 class Latest:
-    """A column named like ``channel``: what ``update(extras=…)`` last reported under that name."""
+    """A column named after ``channel``: the value that ``update(extras=…)`` last reported."""
 
     channel: str
 
     def begin(self, scores: FloatArray) -> Columns:
-        """Nothing reported."""
+        """Start with nothing reported."""
         return {self.channel: np.full(len(scores), np.nan, np.float32)}
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """The values of this epoch."""
+        """Record the values of this epoch."""
         return {self.channel: scores}
 
 
 def moved_on(window: npt.NDArray[np.float32], newest: FloatArray) -> npt.NDArray[np.float32]:
-    """Rows without their first number, and with one more at the end."""
+    """Shift each row left by one and append its newest number."""
     moved = np.empty(window.shape, np.float32)
-    # All at once instead of row by row: what moves into the row before is overwritten.
+    # All at once instead of row by row: the values that spill into the previous row are
+    # overwritten.
     moved.reshape(-1)[:-1] = window.reshape(-1)[1:]
     moved[:, -1] = newest
     return moved
 
 
 def _one_more(counts: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
-    """Add 1, and stay at the type's largest number instead of overflowing to 0."""
+    """Add 1, saturating at the type's largest number instead of overflowing to 0."""
     return np.minimum(counts, np.iinfo(np.uint16).max - 1) + np.uint16(1)

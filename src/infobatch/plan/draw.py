@@ -1,9 +1,9 @@
-"""The draw: from strata to a plan, unbiased to the digit.
+"""The draw: turns strata into a plan, exactly unbiased.
 
-From a stratum of ``n`` samples of which a share ``q`` is to be kept, the draw keeps ``k = round(q n)``,
-every k-subset with the same probability, so that each sample is kept with probability exactly ``k / n``
-and a kept one weighs exactly ``n / k``. The expected weighted gradient is then the full gradient, and the
-weights of every epoch sum to the number of samples (the paper's Eq. 8, "forced").
+To keep a share ``q`` of a stratum of ``n`` samples, the draw keeps ``k = round(q n)`` of them, and
+every k-subset is equally likely, so each sample is kept with probability exactly ``k / n`` and each
+kept sample weighs exactly ``n / k``. The expected weighted gradient is then the full gradient, and
+the weights of every epoch sum to the number of samples (the paper's Eq. 8, "forced").
 
 Everything here is a pure function of its arguments, in numpy, and independent of loaders, devices
 and training.
@@ -23,24 +23,24 @@ from infobatch.plan.shuffle import Cipher
 from infobatch.plan.strata import LabelArray, Strata
 
 DROPPED = 255  # the label of a sample that is not in the plan
-_BLOCK = 1 << 16  # samples drawn at a time: the temporaries stay in the processor's cache
-_FEW = 8  # strata that are faster compared one by one than looked up
+_BLOCK = 1 << 16  # samples drawn at a time, so that temporaries stay in the CPU cache
+_FEW = 8  # up to this many strata, comparing one by one beats a lookup
 
 Rows = npt.NDArray[np.intp] | slice
 
 
 def whole_plan(num_samples: int, *, seed: int, epoch: int, shard: Shard = ALL) -> Plan:
-    """All samples in a random order, each with weight 1: the first epoch, and annealing."""
+    """Plan all samples in random order with weight 1, for the first epoch and for annealing."""
     strata = Strata(np.zeros(num_samples, np.uint8), ())
     return draw_plan(strata, seed=seed, epoch=epoch, shard=shard)
 
 
 def draw_plan(strata: Strata, *, seed: int, epoch: int, shard: Shard = ALL) -> Plan:
-    """Draw the samples of an epoch, exactly k of n in each stratum, and put them in random order.
+    """Draw an epoch's samples, exactly k of n in each stratum, in random order.
 
-    Whether a sample is kept, and where, depends on (seed, epoch) and its own index and stratum. So a
-    draw changes little where few scores do: a sample that crosses a threshold moves itself, and the
-    correction of the counts adds or removes a handful of others.
+    Whether a sample is kept, and where, depends on (seed, epoch) and its own index and stratum. A
+    draw therefore changes little when few scores change: a sample that crosses a threshold moves,
+    and correcting the counts adds or removes a handful of others.
     """
     labels = strata.labels
     streams = np.random.SeedSequence((seed, epoch, shard.first)).spawn(3)
@@ -61,7 +61,7 @@ def draw_plan(strata: Strata, *, seed: int, epoch: int, shard: Shard = ALL) -> P
 
 
 def _sizes(labels: LabelArray, strata: int) -> npt.NDArray[np.int64]:
-    """How many samples have each label."""
+    """Count the samples with each label."""
     if strata > _FEW:
         return _counts(labels, strata)
     others = [np.count_nonzero(labels == label) for label in range(1, strata + 1)]
@@ -69,17 +69,17 @@ def _sizes(labels: LabelArray, strata: int) -> npt.NDArray[np.int64]:
 
 
 def _counts(labels: LabelArray, highest: int) -> npt.NDArray[np.int64]:
-    """How many samples have each label, by np.bincount, which widens labels to eight bytes each."""
+    """Count the samples with each label by np.bincount, which widens labels to eight bytes each."""
     blocks = range(0, len(labels), _BLOCK)
     counts = (np.bincount(labels[at : at + _BLOCK], minlength=highest + 1) for at in blocks)
     return sum(counts, np.zeros(highest + 1, np.int64))
 
 
 def keep_counts(sizes: npt.NDArray[np.int64], keep: Sequence[float]) -> npt.NDArray[np.int64]:
-    """How many of each stratum are kept: ``round(q n)``, but at least one of any that is not empty.
+    """Return how many samples of each stratum to keep: ``round(q n)``, at least 1 unless empty.
 
-    Stratum 0 is kept whole. A stratum must not vanish, or its samples would have weight 1/0; only one
-    whose share is 0, which has no such weight, may.
+    Stratum 0 is kept whole. A stratum must not vanish, because its samples would then have weight
+    1/0. The exception is a stratum with share 0, whose samples have no such weight.
     """
     kept = [int(sizes[0])]
     for size, share in zip(sizes[1:].tolist(), keep, strict=True):
@@ -96,13 +96,13 @@ def _keep_exactly(
 ) -> LabelArray:
     """Return the labels with the pruned samples' replaced by DROPPED.
 
-    First every sample is kept or not by itself, which needs no sorting; then each stratum's
-    surplus or deficit, of the order of √n, is corrected by samples chosen uniformly. Because the
+    First, each sample is kept or dropped independently, which needs no sorting. Then each stratum's
+    surplus or deficit, on the order of √n, is corrected with uniformly chosen samples. Because the
     samples of a stratum are interchangeable in both steps, every subset of k is equally likely.
     """
     labels = strata.labels
     bits = np.random.SFC64(keep_stream)
-    # A random byte decides; the error of its coarseness is corrected below.
+    # A random byte decides; the rounding error this introduces is corrected below.
     prune_below = [np.uint8(min(round((1 - share) * 256), 255)) for share in strata.keep]
     limits = np.array([0, *prune_below], np.uint8)
     surplus = sizes - targets
@@ -118,7 +118,7 @@ def _keep_exactly(
                 pruned = (block == label) & (random < limit)
                 surplus[label] -= np.count_nonzero(pruned)
                 dropped |= pruned.view(np.uint8)
-        # The negative of 1 is 255, and 255 | label is 255; np.where takes far longer.
+        # In uint8, -1 is 255, and 255 | label is 255; np.where takes far longer.
         np.bitwise_or(
             np.negative(dropped, out=dropped), block, out=kept_labels[start : start + _BLOCK]
         )
@@ -149,9 +149,9 @@ def _corrected_by_darts(
     surplus: npt.NDArray[np.int64],
     generator: np.random.Generator,
 ) -> npt.NDArray[np.int64]:
-    """Correct most of the surplus of many strata at once; return how much of each.
+    """Correct most of the surplus of many strata at once; return the correction of each.
 
-    The same darts serve all: those that hit a stratum are a random sample of it.
+    All strata share the same darts: those that hit a stratum are a random sample of it.
     """
     total = len(labels)
     needed = 4 * np.abs(surplus) * total / np.maximum(sizes, 1)
@@ -175,7 +175,7 @@ def _correct_by_listing(
     surplus: npt.NDArray[np.int64],
     generator: np.random.Generator,
 ) -> None:
-    """Correct what is left of the surplus of many strata, in one pass over the samples."""
+    """Correct the remaining surplus of many strata in one pass over the samples."""
     needs = np.where(surplus > 0, 1, np.where(surplus < 0, 2, 0)).astype(np.uint8)
     if not needs.any():
         return
@@ -183,7 +183,7 @@ def _correct_by_listing(
     for start in range(0, len(labels), _BLOCK):
         dropped = (kept_labels[start : start + _BLOCK] == DROPPED).view(np.uint8)
         needed = needs.take(labels[start : start + _BLOCK], mode="clip")
-        # A stratum that kept too many needs kept samples, one that kept too few dropped ones.
+        # With a surplus, choose among the kept samples; with a deficit, among the dropped ones.
         parts.append(start + np.flatnonzero(needed == dropped + np.uint8(1)))
     rows = np.concatenate(parts)
     rows = rows[np.argsort(labels[rows], kind="stable")]
@@ -196,7 +196,7 @@ def _correct_by_listing(
 
 
 def _has(label: int, labels: LabelArray, rows: Rows) -> npt.NDArray[np.bool_]:
-    """Whether the samples in these rows have that label."""
+    """Whether the samples in these rows have this label."""
     has: npt.NDArray[np.bool_] = labels[rows] == label
     return has
 
@@ -204,7 +204,7 @@ def _has(label: int, labels: LabelArray, rows: Rows) -> npt.NDArray[np.bool_]:
 def _lost(
     label: int, labels: LabelArray, kept_labels: LabelArray, rows: Rows
 ) -> npt.NDArray[np.bool_]:
-    """Whether the samples in these rows had that label, and were dropped."""
+    """Whether the samples in these rows had this label and were dropped."""
     return _has(label, labels, rows) & _has(DROPPED, kept_labels, rows)
 
 
@@ -220,7 +220,7 @@ def _choose(
     if count * 8 > available or available * 8 < total:
         rows = np.flatnonzero(is_candidate(slice(None)))
         return rows[generator.choice(available, count, replace=False, shuffle=False)]
-    # Few of many: throw darts and keep the first hits, which is far cheaper than listing them all.
+    # To choose few of many, throw darts and keep the first hits: far cheaper than listing all.
     chosen = np.empty(0, np.intp)
     while len(chosen) < count:
         thrown = generator.integers(total, size=darts)

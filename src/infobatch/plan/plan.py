@@ -1,4 +1,4 @@
-"""A plan is one epoch: which samples, in which order, with which weights."""
+"""The plan of one epoch: which samples, in which order, with which weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 class Shard(NamedTuple):
-    """Which samples a plan is about: those with the indices first, first + step, first + 2 step, …"""
+    """The samples that a plan covers: the indices first, first + step, first + 2 step, …"""
 
     first: int
     step: int
@@ -25,10 +25,11 @@ ALL = Shard(0, 1)
 class Plan:
     """One epoch's samples in visiting order, with their weights; the same on every rank.
 
-    (With ``sharded=True``: of one rank's shard.)
+    With ``sharded=True`` it covers one rank's shard.
 
     ``codes`` packs a sample's row in the memory and, above it, the number of its weight class: four
-    bytes per position while both fit into 32 bits. ``order`` and ``weights`` unpack all of it.
+    bytes per position as long as both fit into 32 bits. ``order`` and ``weights`` unpack all of
+    them.
     """
 
     num_samples: int
@@ -37,15 +38,15 @@ class Plan:
     class_weights: npt.NDArray[np.float64]
     thresholds: tuple[float, ...] = ()
     shard: Shard = ALL
-    added_noise: float = 0.0  # to the gradient's, by the estimate of infobatch.policies.gradient
-    kept_cost: float | None = None  # the share of the cost that is kept, where costs were given
+    added_noise: float = 0.0  # relative to the gradient noise; see infobatch.policies.gradient
+    kept_cost: float | None = None  # the share of the cost that is kept, if costs were given
 
     def __len__(self) -> int:
         return len(self.codes)
 
     @property
     def whole(self) -> bool:
-        """Whether every sample is visited (then every weight is exactly 1)."""
+        """Whether every sample is visited, in which case every weight is exactly 1."""
         return len(self) == self.num_samples and bool((self.class_weights == 1).all())
 
     @property
@@ -75,9 +76,9 @@ class Plan:
 
 
 def fingerprint(plan: Plan) -> int:
-    """A number that tells plans apart: of another seed, policy or scores, or of another numpy."""
+    """A number that differs between plans with another seed, policy, scores or numpy version."""
     ends = np.concatenate([plan.codes[:4096], plan.codes[-4096:]]).astype(np.uint64)
-    # With one seed the same samples have the same order, so in between their set is enough.
+    # With the same seed, the same samples come in the same order, so their set is enough here.
     between = np.bitwise_xor.reduce(plan.codes).astype(np.uint64)
     known = (ends.tobytes(), between.tobytes(), plan.class_weights.tobytes())
     return zlib.crc32(b"".join(known), len(plan) & 0xFFFFFFFF)

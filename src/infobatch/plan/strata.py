@@ -1,4 +1,4 @@
-"""What a policy decides: which stratum each sample belongs to, and how much of it is kept."""
+"""A policy's decision: the stratum of each sample, and the share of each stratum to keep."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ MAX_STRATA = 254
 
 @dataclass(frozen=True)
 class Strata:
-    """The stratum of each sample, the share of each stratum to keep, and what a kept sample weighs.
+    """The stratum of each sample, and each stratum's share to keep and weight.
 
     ``labels`` has one uint8 per sample: 0 means "always kept, weight 1", ``g >= 1`` means that a
     share ``keep[g - 1]`` of the stratum is kept, chosen at random.
 
-    ``weights`` are those of the kept samples of each stratum. ``"inverse"``, the default, is one
-    over the share that was actually kept, so that the expected gradient is that of the full data.
-    ``"ones"`` (no rescaling) and explicit numbers, one per stratum, are biased; only they allow a
-    share of 0, because no weight can make up for a sample that is never kept.
+    ``weights`` are the weights of the kept samples of each stratum. ``"inverse"``, the default, is
+    one over the share that was actually kept, so that the expected gradient is that of the full
+    data. ``"ones"`` (no rescaling) and explicit numbers, one per stratum, are biased; only they
+    allow a share of 0, because no weight can make up for a sample that is never kept.
 
     ``thresholds`` are only reported, in ``plan`` and ``savings``.
 
-    A policy with continuous keep probabilities rounds them to at most 254 strata. That costs no
-    exactness: what is kept of each stratum is counted, and weighted by what was counted.
+    A policy with continuous keep probabilities rounds them to at most 254 strata. This does not
+    make the weights inexact: they follow from the number actually kept in each stratum.
     """
 
     labels: LabelArray
@@ -72,10 +72,10 @@ class Strata:
 
     @classmethod
     def below(cls, scores: FloatArray, bands: Sequence[tuple[float, float]]) -> Strata:
-        """Prune by bands of scores: ``bands`` are (threshold, prune ratio) with rising thresholds.
+        """Prune by bands of scores: ``bands`` are (threshold, prune ratio) by rising threshold.
 
-        A sample belongs to the first band whose threshold is above its score; one that is below no
-        threshold, or that has no score (NaN), is always kept.
+        A sample belongs to the first band whose threshold is above its score. A sample that is
+        below no threshold, or that has no score (NaN), is always kept.
         """
         thresholds = [float(np.float32(threshold)) for threshold, _ in bands]
         # The number of thresholds above a score counts the bands from the top: label 1 is the

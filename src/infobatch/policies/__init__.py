@@ -1,4 +1,4 @@
-"""Which samples an epoch may leave out: one rule per file, all behind one method."""
+"""Pruning rules, which decide what an epoch leaves out: one per file, with one method."""
 
 from infobatch.policies.auto import AutoPrune
 from infobatch.policies.base import Policy, Samples

@@ -1,4 +1,4 @@
-"""What a policy is, and the samples that it sees."""
+"""The interface of a policy, and the samples that it sees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sum = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 
 def alone(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The sum over the ranks where there is only one."""
+    """Return the values unchanged: the sum over a single rank."""
     return values
 
 
@@ -26,16 +26,16 @@ class Samples:
 
     ``scores`` has one float32 per sample, NaN where a sample was never seen: its last score, or the
     moving average where the policy has a ``smoothing``. With sharded scores these are one rank's
-    samples, and ``sum`` adds numbers up over the ranks.
+    samples, and ``sum`` adds up numbers over the ranks.
     """
 
     scores: FloatArray
     epoch: int = 0
     num_epochs: int = 1
-    target: float | None = None  # the share to leave out, where the user has set a budget
+    target: float | None = None  # the share to leave out, if the user has set a budget
     columns: Mapping[str, npt.NDArray[Any]] | None = None
-    cost: FloatArray | None = None  # of each sample, where the user has given costs
-    labels: npt.NDArray[Any] | None = None  # the class of each sample, where the user has given it
+    cost: FloatArray | None = None  # of each sample, if the user has given costs
+    labels: npt.NDArray[Any] | None = None  # the class of each sample, if the user has given it
     sum: Sum = alone
     seed: int = 0
 
@@ -43,7 +43,7 @@ class Samples:
         return len(self.scores)
 
     def __getitem__(self, column: str) -> npt.NDArray[Any]:
-        """What the policy's tracks remember, such as ``samples["visits"]``."""
+        """A column that the policy's tracks remember, such as ``samples["visits"]``."""
         columns = self.columns or {}
         if column not in columns:
             raise KeyError(
@@ -71,23 +71,26 @@ class Policy(Protocol):
     * ``tracks``: what to remember about each sample, see :mod:`infobatch.memory.tracks`;
     * ``smoothing``: rank by a moving average of the scores;
     * ``ratio``: what ``InfoBatch(prune_ratio=…)`` sets;
-    * ``budget``: what happens where the user sets a budget. ``"scale"``, the default, scales the
-      shares that are left out to fit ``samples.target``; ``"own"`` states that ``strata`` itself does;
-      ``"none"`` refuses a budget;
-    * ``most``: the largest share of an epoch that it can leave out, where that is below 0.9, so that a
-      budget that asks for more is refused;
-    * ``gradient``: how a score tells the size of a gradient, see :mod:`infobatch.policies.gradient`;
-    * ``default_delta``: the rule's own, instead of 0.875;
-    * ``first_epoch``: before it every epoch is whole, because too little is known;
+    * ``budget``: what happens if the user sets a budget. ``"scale"``, the default, scales the
+      shares that are left out to fit ``samples.target``; ``"own"`` means that ``strata`` fits them
+      itself; ``"none"`` refuses a budget;
+    * ``most``: the largest share of an epoch that it can leave out, if that is below 0.9; a budget
+      that asks for more is refused;
+    * ``gradient``: how the size of a gradient follows from a score, see
+      :mod:`infobatch.policies.gradient`;
+    * ``default_delta``: the default of ``delta`` for this rule, instead of 0.875;
+    * ``first_epoch``: the first epoch that may prune; earlier ones are whole, because too little is
+      known;
     * ``refreshes = True``: the samples that an epoch leaves out are to be forwarded at its end, see
       :meth:`infobatch.InfoBatch.refresh`;
-    * ``biased = True``: the expected gradient is not that of the full data; the user is told once;
+    * ``biased = True``: the expected gradient is not that of the full data; the user is warned
+      once;
     * ``needs_labels = True``: ``samples.labels`` must be given;
     * ``shardable = True``: everything computed over all samples goes through ``samples.sum``.
     """
 
     def strata(self, samples: Samples) -> Strata:
-        """Return how to prune the epoch that begins.
+        """Return the strata of the epoch that is about to begin.
 
         Called once at the start of each pruned epoch. Must be deterministic: take randomness from
         ``samples.rng()`` and leave the choice within a stratum to the draw that follows. Samples
@@ -97,7 +100,7 @@ class Policy(Protocol):
 
 
 def tracks_of(policy: Policy) -> tuple[Track, ...]:
-    """The tracks that this policy needs, with that of its ``smoothing``."""
+    """The tracks that this policy needs, including the one for its ``smoothing``."""
     tracks: tuple[Track, ...] = tuple(getattr(policy, "tracks", ()))
     smoothing = getattr(policy, "smoothing", 0.0)
     return (*tracks, Ema(smoothing)) if smoothing else tracks

@@ -1,7 +1,7 @@
-"""A budget: the share of a run's cost that is to be saved, met by adapting every epoch.
+"""A budget: the share of a run's cost to save, met by adapting every epoch.
 
-The share of an epoch to leave out is what is still to be saved, divided among the epochs that still
-prune, so that every deviation is made up for in the epochs that follow.
+What is still to be saved is divided among the remaining epochs that prune, so that every deviation
+is made up for in the epochs that follow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from infobatch.plan import Strata
 from infobatch.policies.base import Samples
 from infobatch.savings import FORWARD, EpochPasses
 
-MOST = 0.9  # of a stratum is left out at most where weights make up for it: those kept weigh 10
+MOST = 0.9  # of a stratum at most is left out if weights make up for it: kept samples weigh 10
 
 
 def target_share(
@@ -29,9 +29,9 @@ def target_share(
 ) -> float:
     """The share of the coming epoch's cost to leave out.
 
-    ``save`` is the share of the cost of all ``epochs`` epochs, ``left`` the number of epochs that can
-    still leave something out, the coming one included; ``refreshes`` says that what they leave out is
-    expected to be forwarded when they end.
+    ``save`` is the share of the cost of all ``epochs`` epochs to save, and ``left`` the number of
+    epochs that can still leave something out, including the coming one. With ``refreshes``, the
+    samples that they leave out are expected to be forwarded when they end.
     """
     saved = sum(passes.saved_cost for passes in history)
     missing = (save * epochs - saved) / max(left, 1)
@@ -39,7 +39,7 @@ def target_share(
 
 
 def _taken_back(history: Sequence[EpochPasses], refreshes: bool) -> float:
-    """How much of what an epoch leaves out refreshing costs: as in the last epoch that left some out."""
+    """The share of an epoch's saving that refreshing costs, as in the last epoch that pruned."""
     for passes in reversed(history):
         if passes.kept_cost < 1:
             return FORWARD * min(passes.refreshed_cost / (1 - passes.kept_cost), 1.0)
@@ -49,9 +49,9 @@ def _taken_back(history: Sequence[EpochPasses], refreshes: bool) -> float:
 def check_save(
     save: object, prunable: int, epochs: int, *, cold: bool, most: float = MOST, why: str = ""
 ) -> float:
-    """Return the share to save, or refuse one that cannot be reached.
+    """Return the share to save; refuse one that cannot be reached.
 
-    ``prunable`` epochs can leave out a share ``most`` each; ``why`` says what keeps it below MOST.
+    ``prunable`` epochs can each leave out a share ``most``; ``why`` says what keeps it below MOST.
     """
     if not isinstance(save, int | float | np.floating) or not 0 <= save < 1:
         raise ValueError(
@@ -75,8 +75,8 @@ def check_save(
 def scale_to(strata: Strata, samples: Samples, target: float) -> Strata:
     """Scale the shares that the strata leave out, by one factor, so that ``target`` is left out.
 
-    No stratum loses more than a share ``MOST`` (all, where no weights make up for it). If that is
-    not enough, the rest is taken at random from the samples that the rule would keep.
+    No stratum loses more than a share ``MOST`` (or all of it, if no weights make up for it). If
+    that is not enough, the rest is taken at random from the samples that the rule would keep.
     """
     most = MOST if strata.weights == "inverse" else 1.0
     masses = _masses(strata, samples)
@@ -88,7 +88,7 @@ def scale_to(strata: Strata, samples: Samples, target: float) -> Strata:
     missing = wanted - most * float(masses[1:] @ pruned)
     if missing <= 0:
         return replace(strata, keep=_keep(_scaled(ratios, masses[1:], wanted, most)))
-    spare += float(masses[1:] @ ~pruned)  # strata that only say what their samples weigh
+    spare += float(masses[1:] @ ~pruned)  # strata that only set a weight
     extra = min(most, missing / spare) if spare > 0 else 0.0
     labels = strata.labels.copy()
     labels[kept_by_rule] = len(ratios) + 1
@@ -100,7 +100,7 @@ def scale_to(strata: Strata, samples: Samples, target: float) -> Strata:
 def _scaled(
     ratios: npt.NDArray[np.float64], masses: npt.NDArray[np.float64], wanted: float, most: float
 ) -> npt.NDArray[np.float64]:
-    """The ratios times one factor, each at most ``most``, that leave out a mass ``wanted``."""
+    """Scale the ratios by one factor, each to at most ``most``, to leave out a mass ``wanted``."""
     low, high = 0.0, most / min((ratio for ratio in ratios if ratio > 0), default=1.0)
     for _ in range(60):
         factor = (low + high) / 2

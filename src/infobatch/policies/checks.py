@@ -1,4 +1,4 @@
-"""The checks of a policy's arguments."""
+"""Checks of a policy's arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classes of samples as numbers."""
+"""Class labels as consecutive numbers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_MOST = 1 << 14  # labels below it are used as they are; others are numbered again
+_MOST = 1 << 14  # smaller labels are used as they are; others are renumbered
 
 
 def numbered(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
-    """The class of each sample as a number that counts from 0, and how many numbers there are."""
+    """Return each sample's class as a number from 0, and how many such numbers there are."""
     if labels.dtype.kind in "iu" and int(labels.min()) >= 0 and int(labels.max()) < _MOST:
         return labels, int(labels.max()) + 1
     names, numbers = np.unique(labels, return_inverse=True)

@@ -1,4 +1,4 @@
-"""The samples about which the model is undecided: Dyn-Unc."""
+"""Keep the samples about which the model is undecided: Dyn-Unc."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from infobatch.policies.ranking import lowest
 class Uncertainty:
     """``uncertainty``: the mean, over all windows of ``length`` visits, of the spread of p(label).
 
-    NaN before the first window is full. The spread is the standard deviation, divided by length − 1.
-    p(label) is exp(−loss), or with a ``channel`` what is reported under that name. Takes
-    4 × ``length`` + 6 bytes per sample.
+    NaN before the first window is full. The spread is the standard deviation, with divisor length −
+    1. p(label) is exp(−loss) or, with a ``channel``, the value reported under that name. Takes 4 ×
+    ``length`` + 6 bytes per sample.
     """
 
     length: int
     channel: str | None = None
 
     def begin(self, scores: FloatArray) -> Columns:
-        """Nothing seen."""
+        """Start with nothing seen."""
         count = len(scores)
         return {
             "probabilities": np.full((count, self.length), np.nan, np.float32),
@@ -48,7 +48,7 @@ class Uncertainty:
             return {**old, "probabilities": probabilities}
         windows = np.minimum(old["windows"], np.iinfo(np.uint16).max - 1) + full.view(np.uint8)
         before = old["uncertainty"]
-        if int(windows.min()) < 2:  # only then is there a first spread
+        if int(windows.min()) < 2:  # otherwise none has its first spread
             before = np.where(windows > 1, before, np.float32(0))
         spread -= before
         spread /= np.maximum(windows, 1)
@@ -70,16 +70,17 @@ def _spread(windows: npt.NDArray[Any]) -> FloatArray:
 class DynUncPrune:
     """Keep the samples whose probability of the label varies most over the epochs.
 
-    He et al., "Large-scale Dataset Pruning with Dynamic Uncertainty" (Dyn-Unc, 2023): in each window of
-    J = 10 consecutive visits the standard deviation of p(label), averaged over the windows; the
-    share 1 − ``ratio`` with the highest uncertainty is kept, 75% in the paper.
+    He et al., "Large-scale Dataset Pruning with Dynamic Uncertainty" (Dyn-Unc, 2023): the
+    uncertainty is the standard deviation of p(label) in each window of J = 10 consecutive visits,
+    averaged over the windows; the share 1 − ``ratio`` with the highest uncertainty is kept, 75% in
+    the paper.
 
     * Biased: kept samples weigh 1.
     * Remembers the last J probabilities and the mean: 50 bytes per sample with the last loss. One
       selection per epoch, no sort.
-    * Our reading: the paper selects once, after a whole training, and trains again on what it has
-      selected. Here the samples are ranked again in every epoch after the first J; the uncertainty of
-      those left out stays what it was, and they return when others fall below it.
+    * Our reading: the paper selects once, after a full training run, and then trains again on the
+      selection. Here the samples are ranked again in every epoch after the first J; the uncertainty
+      of samples left out does not change, and they return when others fall below it.
     * Where the loss is a cross-entropy, exp(−loss) is p(label). For other losses ``extras=True`` takes
       it from ``update(losses, extras={"probability": …})``.
 
@@ -106,11 +107,11 @@ class DynUncPrune:
 
     @property
     def first_epoch(self) -> int:
-        """Before it no window is full."""
+        """The first epoch in which a window is full."""
         return self.window
 
     def strata(self, samples: Samples) -> Strata:
-        """Label 1 for those that are left out; 2 for those that tie with the last kept."""
+        """Label 1 for samples that are left out, 2 for ties with the last one kept."""
         share = self.ratio if samples.target is None else samples.target
         values = samples["uncertainty"]
         cut = lowest(values, share, cost=samples.cost, total=samples.sum)

@@ -1,4 +1,4 @@
-"""The hardest samples, and a few of the others: Raju et al.'s ε-greedy rule."""
+"""Keep the hardest samples and a few of the others: Raju et al.'s ε-greedy rule."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class EpsilonGreedyPrune:
     from the rest.
 
     * Biased: kept samples weigh 1.
-    * Remembers s beside the last loss: 8 bytes per sample. One selection per epoch, no sort.
+    * Remembers s and the last loss: 8 bytes per sample. One selection per epoch, no sort.
     * Our reading: the authors' α, ε and period are not public. Here ``smoothing`` is 1 − α, a first
-      loss is its own average, and the samples are chosen again in every epoch. A sample without a score
-      is kept beside the K.
+      loss is its own average, and the samples are chosen again in every epoch. A sample without a
+      score is kept in addition to the K.
     * A public re-implementation overwrites s with the raw loss; this one averages.
 
     >>> EpsilonGreedyPrune(0.3)
@@ -45,7 +45,7 @@ class EpsilonGreedyPrune:
         check_smoothing("EpsilonGreedyPrune(smoothing=…)", self.smoothing)
 
     def strata(self, samples: Samples) -> Strata:
-        """Label 1 for those of which only some are drawn; 2 for those that tie with the last kept."""
+        """Label 1 for samples of which only some are drawn, 2 for ties with the last one kept."""
         kept = 1 - (self.ratio if samples.target is None else samples.target)
         rest = 1 - (1 - self.epsilon) * kept
         cut = lowest(samples.scores, rest, cost=samples.cost, total=samples.sum)

@@ -1,9 +1,9 @@
-"""How large a sample's gradient is, judged by its score, and how much noise pruning adds to it.
+"""Estimates of gradient sizes from scores, and of the noise that pruning adds.
 
-Keep sample i with probability p and weight w, and its contribution to an epoch's gradient deviates from g
-by g² (p w² − 2 p w + 1) in mean square; with w = 1/p that is g² (1/p − 1), which is noise, and with
-w = 1 it is g² (1 − p), which is mostly bias. Relative to Σ g², the noise that one epoch of SGD has
-anyway, this is what pruning costs:
+If sample i is kept with probability p and weight w, its contribution to an epoch's gradient
+deviates from g by g² (p w² − 2 p w + 1) in mean square; with w = 1/p that is g² (1/p − 1), which is
+noise, and with w = 1 it is g² (1 − p), which is mostly bias. Relative to Σ g², the noise that one
+epoch of SGD has anyway, pruning costs:
 
     added noise = Σ g² (p w² − 2 p w + 1) / Σ g²
 """
@@ -22,17 +22,17 @@ from infobatch.policies.base import Samples
 Gradient = Literal["cross_entropy", "score", "root"]
 Sums = npt.NDArray[np.float64]
 
-_ENOUGH = 1 << 12  # samples for an estimate to a few per cent: more would slow every boundary
+_ENOUGH = 1 << 12  # samples for an estimate to a few per cent; more would slow every epoch boundary
 
 
 def gradient_size(scores: FloatArray, gradient: Gradient) -> FloatArray:
-    """What stands in for the size of a gradient; NaN where a score is, never negative.
+    """A proxy for the size of a gradient; NaN where the score is NaN, never negative.
 
     ``"cross_entropy"``: the score is a cross-entropy, and 1 − exp(−score) = 1 − p(label) bounds the
     gradient's size with respect to the logits. ``"root"``: the score is a squared error, whose
     gradient grows with its root. ``"score"``: the score itself.
     """
-    known = np.maximum(scores, np.float32(0))  # a loss below 0 has no such reading
+    known = np.maximum(scores, np.float32(0))  # a negative loss cannot be interpreted this way
     if gradient == "cross_entropy":
         # 1 − exp(−x) = 2 t / (1 + t) with t = tanh(x / 2); numpy's expm1 takes much longer.
         known *= np.float32(0.5)
@@ -44,7 +44,7 @@ def gradient_size(scores: FloatArray, gradient: Gradient) -> FloatArray:
 
 
 def check_gradient(argument: str, gradient: object) -> None:
-    """Refuse anything but the known stand-ins."""
+    """Refuse anything but the known proxies."""
     if gradient not in get_args(Gradient):
         raise ValueError(
             f"{argument} got {gradient!r}, expected 'cross_entropy' (the score is a cross-entropy), "
@@ -78,9 +78,9 @@ def added_noise(strata: Strata, squares: Sums) -> float:
 
 
 def limit_noise(strata: Strata, squares: Sums, bound: float) -> Strata:
-    """Prune less, by one factor in every stratum, until at most ``bound`` is added.
+    """Prune less, by the same factor in every stratum, until at most ``bound`` is added.
 
-    Weights that the policy has set come closer to 1 by the same factor.
+    Weights that the policy has set move towards 1 by the same factor.
     """
     if added_noise(strata, squares) <= bound:
         return strata

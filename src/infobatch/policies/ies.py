@@ -12,7 +12,7 @@ from infobatch.plan import Strata
 from infobatch.policies.base import Samples
 from infobatch.policies.checks import check_number
 
-_LOSSES = 5  # that three second differences are made of
+_LOSSES = 5  # needed for three second differences
 _BLOCK = 1 << 16
 
 
@@ -22,16 +22,16 @@ class IesPrune:
 
     Yuan et al., "Instance-dependent Early Stopping" (IES, ICLR 2025): a sample is mastered, and left
     out, while the mean size of the last three second differences of its loss,
-    |x(t) − 2 x(t − 1) + x(t − 2)|, is below ``threshold``: 1e-3 on CIFAR-10, 2e-3 on CIFAR-100. Those
-    left out are forwarded at the epoch's end and return when their loss moves again: call
-    :meth:`infobatch.InfoBatch.refresh` (``refreshes``); without it they never do.
+    |x(t) − 2 x(t − 1) + x(t − 2)|, is below ``threshold``: 1e-3 on CIFAR-10, 2e-3 on CIFAR-100.
+    Samples left out are forwarded at the epoch's end and return when their loss moves again: call
+    :meth:`infobatch.InfoBatch.refresh` (``refreshes``); without it they never return.
 
-    * Biased: kept samples weigh 1. What it saves depends on the losses alone, so there is no budget.
+    * Biased: kept samples weigh 1. What it saves depends only on the losses, so it takes no budget.
     * Remembers the last five losses: 24 bytes per sample with the score. One pass, no sort.
-    * Our reading: the sizes of the differences are averaged, not the differences, which cancel. Five losses
-      are enough for three of them; the published code waits for a sixth. A loss that is not finite is
-      passed over, and its neighbours count as consecutive.
-    * The published script reports its best test epoch; compare at the last one.
+    * Our reading: the absolute differences are averaged, because signed ones would cancel. Five
+      losses are enough for three of them; the published code waits for a sixth. A loss that is not
+      finite is skipped, and its neighbours count as consecutive.
+    * The published script reports the best test epoch; compare results at the last one.
 
     >>> IesPrune(2e-3)
     IesPrune(threshold=0.002)
@@ -51,7 +51,7 @@ class IesPrune:
         check_number("IesPrune(threshold=…)", self.threshold, why, least=0)
 
     def strata(self, samples: Samples) -> Strata:
-        """Label 1 for those whose loss hardly moves."""
+        """Label 1 for samples whose loss hardly moves."""
         window = samples["window"]
         mastered = np.empty(len(window), np.uint8)
         for start in range(0, len(window), _BLOCK):

@@ -1,4 +1,4 @@
-"""Keep each sample with a probability in proportion to its gradient: the least noise for a budget."""
+"""Keep samples with probability proportional to their gradients: least noise per budget."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 from infobatch.policies.gradient import Gradient, check_gradient, gradient_size
 from infobatch.policies.levels import Array, strata_of_cells
 
-_BINS = 1 << 15  # one for each sign-less pattern of a float32's upper 16 bits: steps of 0.8%
+_BINS = 1 << 15  # one per unsigned value of a float32's upper 16 bits: steps of 0.8%
 _BLOCK = 1 << 18  # samples counted at a time
 
 
@@ -24,21 +24,21 @@ _BLOCK = 1 << 18  # samples counted at a time
 class ImportancePrune:
     """Keep a sample with probability p = min(1, max(floor, c · g)), for a given number of samples.
 
-    g stands for the size of the sample's gradient (see ``gradient``), and c is the one number with
-    which a share ``ratio`` is left out; with ``InfoBatch(save=…)``, what the budget asks for. Weights
-    are 1/p, so the expected gradient is that of the full data, and for the number of samples kept no
-    other probabilities add less noise (Σ g²/p is smallest for p proportional to g; with costs per
-    sample, to g/√cost).
+    g stands for the size of the sample's gradient (see ``gradient``), and c is chosen such that a
+    share ``ratio`` is left out, or with ``InfoBatch(save=…)``, the share that the budget requires.
+    Weights are 1/p, so the expected gradient is that of the full data, and for the number of
+    samples kept no other probabilities add less noise (Σ g²/p is smallest for p proportional to g;
+    with costs per sample, to g/√cost).
 
     The scores are stale and noisy, and this rule trusts them more than a threshold does. Hence the
-    moving average (``smoothing``), the ``floor``, and ``aging``: g grows by this share with each epoch
-    since the last visit.
+    moving average (``smoothing``), the ``floor``, and ``aging``, the share by which g grows with
+    each epoch since the last visit.
 
-    * Unbiased, whatever the scores are worth: a wrong g costs noise.
+    * Unbiased, even if the scores are poor: a wrong g only adds noise.
     * Remembers the last loss and its moving average: 8 bytes per sample, 4 without ``smoothing``, 4 more
       with ``aging``. One count of the scores by bins, no sort; 254 levels of p.
-    * Our own form of importance sampling; see :class:`~infobatch.policies.noise.NoisePrune`. At most a
-      share 1 − ``floor`` can be left out, so a budget can ask for no more.
+    * Our variant of importance sampling; see :class:`~infobatch.policies.noise.NoisePrune`. At most
+      a share 1 − ``floor`` can be left out, so a budget cannot ask for more.
 
     >>> ImportancePrune(0.4)
     ImportancePrune(ratio=0.4, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy')
@@ -58,12 +58,12 @@ class ImportancePrune:
 
     @property
     def most(self) -> float:
-        """The share of an epoch that is left out where every sample is at the floor."""
+        """The share of an epoch that is left out if every sample is at the floor."""
         return 1 - self.floor
 
     @property
     def tracks(self) -> tuple[Track, ...]:
-        """The last visit, where age counts."""
+        """The last visit, if age counts."""
         return (LastVisit(),) if self.aging else ()
 
     def strata(self, samples: Samples) -> Strata:
@@ -74,7 +74,7 @@ class ImportancePrune:
         def leaves_out_enough(keep: Array) -> bool:
             return float((1 - keep) @ histogram.masses) >= target * histogram.total_mass
 
-        # Samples without a gradient are at the floor for every c: too many of them raise it.
+        # Samples without a gradient are at the floor for every c: too many of them raise the floor.
         wanted = target * histogram.total_mass
         idle = float(histogram.masses[histogram.values == 0].sum())
         floor = max(self.floor, 1 - wanted / idle) if idle else self.floor
@@ -84,7 +84,7 @@ class ImportancePrune:
 def check_proportional(
     rule: str, floor: object, smoothing: object, aging: object, gradient: object
 ) -> None:
-    """Check the arguments of the rules that keep in proportion to the gradient."""
+    """Check the arguments of rules that keep samples in proportion to their gradients."""
     why = "the smallest probability to keep a sample, whose inverse is the largest weight"
     check_number(f"{rule}(floor=…)", floor, why, above=0, most=1)
     check_smoothing(f"{rule}(smoothing=…)", smoothing)
@@ -94,7 +94,7 @@ def check_proportional(
 
 
 def aged(sizes: FloatArray, samples: Samples, aging: float) -> FloatArray:
-    """Sizes that count for more the longer ago they were measured."""
+    """Increase the sizes by ``aging`` for each epoch since they were measured."""
     if not aging:
         return sizes
     longer = np.maximum(samples.age - 1, 0).astype(np.float32)
@@ -102,7 +102,7 @@ def aged(sizes: FloatArray, samples: Samples, aging: float) -> FloatArray:
 
 
 def histogram_of(samples: Samples, gradient: Gradient, aging: float) -> Histogram:
-    """The samples by what their probability is proportional to: the gradient, its age and its cost."""
+    """Bin the samples by what their probability is proportional to: gradient, age and cost."""
     if not aging and samples.cost is None:
         return Histogram.of_scores(samples, gradient)
     sizes = gradient_size(samples.scores, gradient)
@@ -125,8 +125,8 @@ def largest_slope(
 class Histogram:
     """The samples in fine bins of the value that their probability is proportional to.
 
-    It takes the place of a sort: everything that is needed to find c is a sum over bins, which can be
-    added up over ranks. Samples without a score are in no bin.
+    It replaces a sort: everything needed to find c is a sum over bins, which can be added up over
+    ranks. Samples without a score are in no bin.
     """
 
     codes: npt.NDArray[np.uint16]  # the bin of each sample
@@ -134,11 +134,11 @@ class Histogram:
     counts: Array
     masses: Array  # cost of each bin; without costs, its number of samples
     squares: Array  # Σ g² of each bin
-    total_mass: float  # with the samples that have no score
+    total_mass: float  # including the samples that have no score
 
     @classmethod
     def of(cls, values: FloatArray, sizes: FloatArray, samples: Samples) -> Histogram:
-        """Sort samples of gradients ``sizes`` into bins by ``values``, or by values/√cost."""
+        """Sort samples with gradient ``sizes`` into bins by ``values``, or by values/√cost."""
         cost = samples.cost
         if cost is not None:
             values = (values / np.sqrt(cost)).astype(np.float32, copy=False)
@@ -160,7 +160,7 @@ class Histogram:
 
     @classmethod
     def of_scores(cls, samples: Samples, gradient: Gradient) -> Histogram:
-        """Sort samples into bins by their scores, where these alone tell the gradients.
+        """Sort samples into bins by their scores, if these alone determine the gradients.
 
         The size of the gradient is then computed for each bin instead of each sample.
         """
@@ -202,7 +202,7 @@ def _in_blocks(
 ) -> Iterator[tuple[slice, npt.NDArray[np.intp]]]:
     """Write the bin of each value to ``codes`` and yield the bins, a block at a time.
 
-    What is below 0 is in the bin of 0, as it has no gradient either.
+    Negative values fall into the bin of 0, because they have no gradient either.
     """
     for start in range(0, len(values), _BLOCK):
         block = slice(start, start + _BLOCK)

@@ -1,4 +1,4 @@
-"""Hide what is known with confidence: KAKURENBO."""
+"""Hide the samples that are classified with confidence: KAKURENBO."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infobatch.policies.base import Samples
 from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 from infobatch.policies.ranking import Cut, lowest
 
-# (share of the training, part of the ratio that is hidden from there on)
+# (share of the training, fraction of the ratio that is hidden from then on)
 _DECLINE = ((0.0, 1.0), (0.3, 0.8), (0.6, 0.6), (0.8, 0.4))
 
 
@@ -23,14 +23,14 @@ class KakurenboPrune:
     """Hide the samples with the lowest losses that are classified correctly and with confidence.
 
     Nguyen et al., "KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training" (NeurIPS
-    2023): of the F N lowest losses those are hidden that are classified correctly with a probability of
-    at least ``confidence``; F is ``ratio`` × 1, 0.8, 0.6, 0.4, starting at 0, 30, 60 and 80% of the
-    training. Hidden samples are forwarded at the epoch's end, so that their losses stay up to date:
-    call :meth:`infobatch.InfoBatch.refresh` (``refreshes``).
+    2023): of the samples with the F N lowest losses, those that are classified correctly with a
+    probability of at least ``confidence`` are hidden; F is ``ratio`` × 1, 0.8, 0.6, 0.4, starting
+    at 0, 30, 60 and 80% of the training. Hidden samples are forwarded at the epoch's end, so that
+    their losses stay up to date: call :meth:`infobatch.InfoBatch.refresh` (``refreshes``).
 
-    * Biased: all kept samples weigh the same, 1/(1 − F). The paper multiplies the learning rate by it,
-      which is the same for SGD but not for Adam, whose steps do not depend on the scale of the loss. F is
-      the planned share, as in the authors' code, even if fewer are hidden.
+    * Biased: all kept samples weigh the same, 1/(1 − F). The paper multiplies the learning rate by
+      this factor, which is equivalent for SGD but not for Adam, whose steps do not depend on the
+      scale of the loss. F is the planned share, as in the authors' code, even if fewer are hidden.
     * Remembers the last loss: 4 bytes per sample, 8 more with ``extras`` and 4 with ``smoothing``. One
       selection per epoch, no sort.
     * Where the loss is a cross-entropy, exp(−loss) is the probability of the label, and above 0.5 the
@@ -57,17 +57,17 @@ class KakurenboPrune:
     def __post_init__(self) -> None:
         check_ratio("KakurenboPrune(ratio=…)", self.ratio)
         why = "the least probability with which a correct answer is confident"
-        least = 0.0 if self.extras else 0.5  # below, a cross-entropy does not tell what is correct
+        least = 0.0 if self.extras else 0.5  # below, the prediction may be wrong
         check_number("KakurenboPrune(confidence=…)", self.confidence, why, least=least, most=1)
         check_smoothing("KakurenboPrune(smoothing=…)", self.smoothing)
 
     @property
     def tracks(self) -> tuple[Track, ...]:
-        """What ``extras`` report."""
+        """The confidence and correctness that ``extras`` report."""
         return (Latest("confidence"), Latest("correct")) if self.extras else ()
 
     def strata(self, samples: Samples) -> Strata:
-        """Label 1 for the hidden, 2 for those at the cut, 3 for those that are kept."""
+        """Label 1 for hidden samples, 2 for those at the cut, 3 for those that are kept."""
         scores, confident = samples.scores, self._confident(samples)
         share, cut, hidden = self._share(samples), None, confident
         if samples.target is not None:

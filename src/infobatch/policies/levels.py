@@ -1,4 +1,4 @@
-"""Many probabilities of being kept to the few strata of a plan."""
+"""Rounding of many keep probabilities to the few strata of a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infobatch.plan.strata import MAX_STRATA
 
 Array = npt.NDArray[np.float64]
 
-_LEAST = 32  # samples in a stratum: with fewer, a whole number can be far from the wanted share
+_LEAST = 32  # samples in a stratum: with fewer, rounding moves the share too far
 _BLOCK = 1 << 17  # samples at a time: indices take eight bytes each
 
 
@@ -22,7 +22,7 @@ def strata_of_cells(
     counts: Array,
     weights: Literal["inverse", "ones"] = "inverse",
 ) -> Strata:
-    """Strata of samples in ``cells``, each with ``counts`` samples and a share ``keep`` to keep.
+    """Build strata from ``cells``, each with ``counts`` samples and a share ``keep`` to keep.
 
     Cells with similar shares become one stratum, which keeps their mean share. ``counts`` are those of
     all ranks, so that the strata are the same on each.
@@ -43,7 +43,7 @@ def strata_of_cells(
 
 
 def look_up(table: npt.NDArray[np.uint8], cells: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """``table[cells]``, a block at a time."""
+    """Return ``table[cells]``, computed a block at a time."""
     labels = np.empty(len(cells), np.uint8)
     for start in range(0, len(cells), _BLOCK):
         block = slice(start, start + _BLOCK)

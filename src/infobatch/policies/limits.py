@@ -1,4 +1,4 @@
-"""What can be asked of any rule: a budget, costs, a bound on the noise, protected classes, a warm-up."""
+"""Limits for any rule: budget, costs, a bound on the noise, protected classes, warm-up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Limits:
         protect_classes: Any,
         labels: Any,
     ) -> Limits:
-        """Check the user's arguments, all but whether the budget can be met."""
+        """Check the user's arguments, except whether the budget can be met."""
         if max_noise is not None:
             why = "the noise that pruning may add, relative to that of full-data training"
             check_number("max_noise", max_noise, why, least=0)
@@ -76,6 +76,6 @@ def costs_of(dataset: Any, cost: Callable[[Any], float]) -> FloatArray:
 
 
 def labels_of(dataset: Any, policy: Policy, protected: float | None) -> Any:
-    """The data set's own labels, under torchvision's name for them, where they are needed."""
+    """The data set's labels, by torchvision's name for them, if they are needed."""
     needed = protected is not None or getattr(policy, "needs_labels", False)
     return getattr(dataset, "targets", None) if needed else None

@@ -1,4 +1,4 @@
-"""The paper's rule: below the mean score, prune a share at random. Its controls, by options."""
+"""The paper's rule, which prunes a random share below the mean score, and its controls."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class MeanPrune:
     * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. One pass over the scores, no
       sort.
     * Our reading: samples without a score do not count in the mean, and are kept. Equal scores are never
-      below their mean, so nothing is pruned before something was learned. Exactly the share r is
-      pruned, where the paper prunes each sample with probability r.
+      below their mean, so nothing is pruned before the model has learned something. Exactly the
+      share r is pruned, whereas the paper prunes each sample with probability r.
 
     >>> MeanPrune(ratio=0.5)
     MeanPrune(ratio=0.5, smoothing=0.0, side='below', rescale=True)
@@ -52,7 +52,7 @@ class MeanPrune:
 
     @property
     def biased(self) -> bool:
-        """Whether nothing makes up for the samples that are left out."""
+        """Whether no weights make up for the samples that are left out."""
         return not self.rescale
 
     def strata(self, samples: Samples) -> Strata:
@@ -68,7 +68,7 @@ class MeanPrune:
 
 
 def mean_score(samples: Samples) -> float:
-    """The mean of the scores that are known, over all ranks; minus infinity where none is."""
+    """The mean of the known scores over all ranks; minus infinity if none is known."""
     scores = samples.scores
     # float64: a float32 sum of 14 million equal scores is off by more than their spacing.
     total, count = np.sum(scores, dtype=np.float64), len(scores)

@@ -1,4 +1,4 @@
-"""Prune as much as adds a given share to the gradient's noise."""
+"""Prune as much as a given increase of the gradient noise allows."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class NoisePrune:
 
         Σ g²/p / Σ g² − 1 = tau.
 
-    So ``tau=0.1`` means "no more noise than with batches of a size divided by 1.1". Data that is mostly
-    learned gives large savings by itself and hard data small ones, which a fixed ratio cannot do.
+    So ``tau=0.1`` means "no more noise than with batches of a size divided by 1.1". Savings are
+    automatically large on data that is mostly learned and small on hard data, which a fixed ratio
+    cannot achieve.
 
-    * Unbiased, whatever the scores are worth: a wrong g makes the noise another than ``tau``.
+    * Unbiased, even if the scores are poor: a wrong g only makes the noise differ from ``tau``.
     * Remembers the last loss and its moving average: 8 bytes per sample, 4 without ``smoothing``, 4 more
       with ``aging``. One count of the scores by bins, no sort; 254 levels of p.
     * Our own rule. VCAS (ICLR 2024) also bounds the added variance, within the backward pass of a batch.
-      There is no budget (``save=``): what it saves follows from ``tau`` and the losses.
+      It takes no budget (``save=``): what it saves follows from ``tau`` and the losses.
 
     >>> NoisePrune(tau=0.2)
     NoisePrune(tau=0.2, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy')
@@ -53,7 +54,7 @@ class NoisePrune:
 
     @property
     def tracks(self) -> tuple[Track, ...]:
-        """The last visit, where age counts."""
+        """The last visit, if age counts."""
         return (LastVisit(),) if self.aging else ()
 
     def strata(self, samples: Samples) -> Strata:

@@ -1,4 +1,4 @@
-"""Plain training, through the same machinery."""
+"""Plain training with the same machinery."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class NoPrune:
     """Keep every sample in every epoch, with weight 1: the full-data baseline.
 
     * Unbiased: it leaves nothing out.
-    * Remembers the last loss, which it does not use: 4 bytes per sample. No work per epoch but the
-      shuffling.
+    * Remembers the last loss, which it does not use: 4 bytes per sample. No work per epoch except
+      the shuffling.
 
     >>> NoPrune()
     NoPrune()
@@ -27,5 +27,5 @@ class NoPrune:
     shardable: ClassVar[bool] = True
 
     def strata(self, samples: Samples) -> Strata:
-        """Label 0 throughout."""
+        """Label 0 for every sample."""
         return Strata(np.zeros(len(samples), np.uint8), ())

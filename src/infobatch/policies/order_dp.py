@@ -1,4 +1,4 @@
-"""The hardest of a random subset: OrderDP."""
+"""Keep the hardest samples of a random subset: OrderDP."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class OrderDpPrune:
     """Draw a share of the samples at random and keep those of them with the highest losses.
 
     Jin et al., "OrderDP: A Theoretically Guaranteed Lossless Dynamic Data Pruning Framework" (ICLR
-    2026): draw a share ``drawn`` uniformly, keep the share ``kept`` of it with the highest losses. No
-    annealing. The defaults are those of the published code; the paper has 0.5 and 0.6.
+    2026): draw a share ``drawn`` uniformly and keep the share ``kept`` of it with the highest
+    losses. No annealing. The defaults are those of the published code; the paper uses 0.5 and 0.6.
 
     * Biased: kept samples weigh 1. What the paper proves to be unbiased is the gradient of another
       loss, in which samples count by their rank.
     * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. One random number per sample
       and two selections, no sort.
-    * Our reading: samples are drawn again in every epoch. With a budget (``save=``) ``kept`` stays, and as
-      many samples are drawn as fit.
+    * Our reading: samples are drawn again in every epoch. With a budget (``save=``), ``kept`` does
+      not change, and as many samples are drawn as fit.
 
     >>> OrderDpPrune(drawn=0.5, kept=0.6)   # the paper's
     OrderDpPrune(drawn=0.5, kept=0.6, smoothing=0.0)
@@ -47,7 +47,7 @@ class OrderDpPrune:
         check_smoothing("OrderDpPrune(smoothing=…)", self.smoothing)
 
     def strata(self, samples: Samples) -> Strata:
-        """Label 1 for those not drawn and for the easy ones of the others, 2 for ties."""
+        """Label 1 for samples not drawn and for easy ones among the drawn, 2 for ties."""
         share = 1 - self.drawn * self.kept if samples.target is None else samples.target
         drawn = min(1.0, (1 - share) / self.kept)
         chances = samples.rng().random(len(samples), dtype=np.float32)

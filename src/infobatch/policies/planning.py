@@ -1,4 +1,4 @@
-"""From the memory to an epoch's plan: the policy decides, within the limits that the user has set."""
+"""Planning an epoch from the memory: the policy decides, within the user's limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from infobatch.savings import FORWARD, EpochPasses
 
 @dataclass(frozen=True)
 class Planner:
-    """What decides about the epochs of a run: the policy, when it prunes, and what is remembered."""
+    """Plans the epochs of a run: the policy, when it prunes, and what is remembered."""
 
     num_samples: int
     num_epochs: int
@@ -48,7 +48,7 @@ class Planner:
         if largest < most:
             most, why = largest, f" by {self.policy!r}"
         protected, cost = self.limits.protect_classes, self.limits.cost
-        # With costs it may be the expensive samples of a class that are left out.
+        # With costs, the samples left out of a class may be its expensive ones.
         if protected is not None and cost is None and 1 - protected < most:
             most, why = 1 - protected, f" with protect_classes={protected}"
         if self._refreshes:
@@ -60,7 +60,7 @@ class Planner:
         return bool(getattr(self.policy, "refreshes", False))
 
     def new_memory(self, ranks: Ranks) -> Memory:
-        """What is known before the first epoch."""
+        """Build the memory as it is before the first epoch."""
         if self.initial_scores is None:
             scores = np.full(ranks.owned(self.num_samples), np.nan, np.float32)
         else:
@@ -73,18 +73,18 @@ class Planner:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """What must be reported of each sample beside its score, in ``update(extras=…)``."""
+        """The names of the values that ``update(extras=…)`` must report besides the score."""
         channels = (channel_of(track) for track in self._all_tracks)
         return tuple(dict.fromkeys(channel for channel in channels if channel is not None))
 
     def prunes(self, epoch: int) -> bool:
-        """Whether that epoch may leave samples out: after the warm-up, before ``delta * num_epochs``."""
+        """Whether an epoch may prune: after the warm-up, before ``delta * num_epochs``."""
         # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
         first = max(self.limits.warmup, getattr(self.policy, "first_epoch", 0))
         return first <= epoch < round(self.delta * self.num_epochs, 9)
 
     def prunable(self, start: int) -> int:
-        """How many epochs, starting with ``start``, leave samples out; without scores the first cannot."""
+        """How many epochs from ``start`` on can prune; without scores the first one cannot."""
         cold = self.initial_scores is None
         return sum(self.prunes(epoch) for epoch in range(max(start, int(cold)), self.num_epochs))
 
@@ -107,11 +107,11 @@ class Planner:
     def draw(
         self, memory: Memory, ranks: Ranks, history: Sequence[EpochPasses], *, epoch: int, seed: int
     ) -> Plan:
-        """The plan of an epoch, after those in ``history``."""
-        # A mask of them costs a pass and a byte per sample, and usually there are none.
+        """Draw the plan of an epoch that follows those in ``history``."""
+        # A mask of unseen samples costs a pass and a byte per sample, and is rarely needed.
         scores = memory.scores
         unseen = np.isnan(scores) if np.isnan(scores.min(initial=np.inf)) else None
-        # The other ranks' sums would wait for a shard that has no scores.
+        # With sharded scores, the other ranks' sums would wait for a shard without scores.
         nothing_seen = unseen is not None and not ranks.sharded and bool(unseen.all())
         if not self.prunes(epoch) or nothing_seen:
             return whole_plan(len(scores), seed=seed, epoch=epoch, shard=ranks.shard)
@@ -124,7 +124,7 @@ class Planner:
             )
         if unseen is not None:
             strata = replace(strata, labels=strata.labels * ~unseen)
-            del unseen  # a byte per sample, which the draw can use
+            del unseen  # frees a byte per sample for the draw
         strata, noise = self._limited(strata, samples)
         plan = draw_plan(strata, seed=seed, epoch=epoch, shard=ranks.shard)
         if 0.0 in strata.keep and not samples.sum(np.array([float(len(plan.codes))]))[0]:

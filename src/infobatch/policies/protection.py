@@ -1,4 +1,4 @@
-"""Classes of which at least a share is kept in every epoch, whatever the rule says."""
+"""Protection of classes: every epoch keeps at least a given share of each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SPREADS = 4.0  # standard deviations of a draw by which the bound is kept
 def protect_classes(strata: Strata, samples: Samples, least: float) -> Strata:
     """Keep at least a share ``least`` of each class.
 
-    Some samples of a class that would fall below it, chosen at random, are kept for sure, with weight
-    1. Because the choice does not depend on anything about the sample, the weights of the others stay
-    what they are, and so does the expected gradient.
+    Of a class that would fall below it, some randomly chosen samples are always kept, with weight
+    1. Because the choice does not depend on anything about the samples, the weights of the others
+    do not change, nor does the expected gradient.
     """
     assert samples.labels is not None
     classes, number = numbered(samples.labels)
@@ -39,12 +39,12 @@ def protect_classes(strata: Strata, samples: Samples, least: float) -> Strata:
 def _to_keep(
     kept: npt.NDArray[np.float64], classes: npt.NDArray[np.integer], number: int, least: float
 ) -> npt.NDArray[np.int64]:
-    """How many of each class to keep for sure, given the samples' probabilities of being kept."""
+    """How many of each class to keep with certainty, given the samples' keep probabilities."""
     sizes = np.maximum(np.bincount(classes, minlength=number), 1)
     expected = np.bincount(classes, weights=kept, minlength=number) / sizes
     drawn = np.bincount(classes, weights=kept * (1 - kept), minlength=number)
     enough = expected - _SPREADS * np.sqrt(drawn) / sizes >= least
-    # Those kept for sure may be ones that were kept anyway: this adds to the spread of the draw.
+    # Some of these samples would have been kept anyway, which adds to the spread of the draw.
     spread = np.sqrt(np.maximum(expected * (1 - expected), 0) / sizes)
     missing = np.where(enough | (expected >= 1), 0.0, least + _SPREADS * spread - expected)
     wanted = np.ceil(sizes * missing / np.maximum(1 - expected, 1e-12))

@@ -18,14 +18,14 @@ class QuantilePrune:
 
     Qin et al., "InfoBatch" (ICLR 2024), section 3.1: P(z) = 0.75 below the 20th percentile of the scores
     and 0.5 from there to the 85th. That prunes 47.5% of an epoch whatever the losses look like, unless
-    many are equal. With delta = 0.875 it is 41.6% of a long run, less for the whole first epoch; the
-    paper reports 41.3%. Compared with the mean rule it saves more, and more steadily, and also prunes
-    samples that the mean rule would keep.
+    many are equal. With delta = 0.875 that is 41.6% of a long run, and less because the first epoch
+    is whole; the paper reports 41.3%. Compared with the mean rule it saves more, and more steadily,
+    and also prunes samples that the mean rule would keep.
 
     * Unbiased: a kept sample weighs one over the share of its band that was kept.
     * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. One selection per epoch, no sort.
-    * Our reading: the published code has the two bands in a side script only. Quantiles are those of
-      the scores that are known, and a sample is in a band when its score is *below* the band's upper
+    * Our reading: the published code has the two bands only in a side script. Quantiles are those
+      of the known scores, and a sample is in a band when its score is *below* the band's upper
       edge.
 
     >>> QuantilePrune(bands=((0.5, 0.5),))   # half of the easier half
@@ -51,7 +51,7 @@ class QuantilePrune:
     def strata(self, samples: Samples) -> Strata:
         """Label the bands by the exact quantiles of the seen samples' scores."""
         scores = samples.scores
-        # Where all are seen a copy is enough: selecting takes longer than finding the quantiles.
+        # If all are seen, a copy is enough: filtering takes longer than finding the quantiles.
         seen = scores[~np.isnan(scores)] if np.isnan(scores.min(initial=np.inf)) else scores.copy()
         count = int(samples.sum(np.array([len(seen)], np.float64))[0])
         # The edge at quantile q is the score with exactly round(q n) scores before it.
@@ -67,7 +67,7 @@ class QuantilePrune:
 
 
 def _partitioned(scores: FloatArray, ranks: list[int]) -> list[float]:
-    """The scores of some ranks in the sorted order, where all scores are here."""
+    """The scores at some ranks of the sorted order, if all scores are in this process."""
     # One by one, from above: numpy takes much longer for several at once.
     below = scores
     for rank in sorted(set(ranks), reverse=True):
@@ -77,9 +77,9 @@ def _partitioned(scores: FloatArray, ranks: list[int]) -> list[float]:
 
 
 def _bisected(scores: FloatArray, ranks: list[int], total: Sum) -> list[float]:
-    """The same where each process has some of the scores: only counts are exchanged.
+    """The same if each process has some of the scores: only counts are exchanged.
 
-    Bisection over the float32 numbers themselves, in their order as integers: 32 rounds are exact.
+    Bisects over the float32 numbers themselves, ordered as integers: 32 rounds are exact.
     """
     low = np.full(len(ranks), _ordered(-np.inf), np.int64)
     high = np.full(len(ranks), _ordered(np.inf), np.int64)

@@ -1,4 +1,4 @@
-"""The control: prune at random, whatever the scores are."""
+"""The control: prune at random, regardless of the scores."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class RandomPrune:
 
     P(z) = r for every sample, whatever its score. With ``rescale=True`` this is the control in Table 5 of
     Qin et al., "InfoBatch" (ICLR 2024), where it is nearly as good as InfoBatch (80.5 against 80.6
-    at the same savings): a claim that scores help has to beat it. ``rescale=False`` is "Random*" of
-    Tables 1 and 4, without weights.
+    at the same savings): any claim that scores help has to beat it. ``rescale=False`` is "Random*"
+    of Tables 1 and 4, without weights.
 
     * Unbiased; biased with ``rescale=False``.
     * Remembers the last loss, which it does not use: 4 bytes per sample. One pass, no sort.
@@ -38,10 +38,10 @@ class RandomPrune:
 
     @property
     def biased(self) -> bool:
-        """Whether nothing makes up for the samples that are left out."""
+        """Whether no weights make up for the samples that are left out."""
         return not self.rescale
 
     def strata(self, samples: Samples) -> Strata:
-        """Label 1 for every sample that was seen."""
+        """Label 1 for every sample that has been seen."""
         seen = (~np.isnan(samples.scores)).view(np.uint8)
         return Strata(seen, (1 - self.ratio,), weights="inverse" if self.rescale else "ones")

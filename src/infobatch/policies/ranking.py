@@ -1,4 +1,4 @@
-"""Which samples come first in the order of a value, found without sorting them."""
+"""Finding the samples with the lowest values without sorting."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy.typing as npt
 from infobatch.plan import FloatArray, LabelArray
 from infobatch.policies.base import Sum, alone
 
-_BLOCK = 1 << 17  # samples at a time: the temporaries stay in the processor's cache
-_HALF = 1 << 16  # numbers of 16 bits, of which a float32 has two
-_FRACTION = 6  # digits of a sample: 0.3 of 10 samples are 3, not 2.9999999999999996
+_BLOCK = 1 << 17  # samples at a time, so that temporaries stay in the CPU cache
+_HALF = 1 << 16  # the number of 16-bit integers; a float32 consists of two
+_FRACTION = 6  # decimals to round to: 0.3 of 10 samples is 3, not 2.9999999999999996
 
 Ordered = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Where samples in rising order of a value are cut in two.
+    """A cut of the samples, in ascending order of a value, into two parts.
 
-    Those below ``value`` are the lower part, and of those equal to it a share ``tied``, whichever.
+    The lower part has the samples below ``value`` and, of those equal to it, any share ``tied``.
     """
 
     value: float
@@ -37,22 +37,22 @@ class Cut:
         return labels
 
     def keep(self, below: float = 0.0) -> tuple[float, float]:
-        """The shares to keep of labels 1 and 2, if a share ``below`` of the lower part is kept."""
+        """The shares of labels 1 and 2 to keep, if a share ``below`` of the lower part is kept."""
         return below, 1 - self.tied * (1 - below)
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The value as strata report it."""
+        """The value of the cut, in the form that strata report."""
         return (self.value,) if np.isfinite(self.value) else ()
 
 
 def lowest(
     values: FloatArray, share: float, *, cost: FloatArray | None = None, total: Sum = alone
 ) -> Cut:
-    """Cut off the lowest values, as many as are a ``share`` of all samples, or of their cost.
+    """Cut off the lowest values, up to a ``share`` of all samples or of their cost.
 
-    ``total`` adds up over ranks. NaN belongs to neither part but counts as part of all; where too few
-    others are left, all of them are below.
+    ``total`` adds up over ranks. NaN belongs to neither part but counts towards the total; if there
+    are too few other samples, all of them are in the lower part.
     """
     if cost is None and total is alone:
         return _selected(values, share)
@@ -60,7 +60,7 @@ def lowest(
 
 
 def _selected(values: FloatArray, share: float) -> Cut:
-    """The cut by numpy's selection, where every value is here and counts as much."""
+    """The cut by numpy's selection, if this process has all values and they count equally."""
     wanted = round(share * len(values), _FRACTION)
     position = int(wanted)
     if position >= len(values):
@@ -73,7 +73,7 @@ def _selected(values: FloatArray, share: float) -> Cut:
 
 
 def _counted(values: FloatArray, share: float, cost: FloatArray | None, total: Sum) -> Cut:
-    """The same cut from sums: of the upper 16 bits of each number, then of the lower ones."""
+    """The same cut from sums by the upper 16 bits of each number, then by the lower 16."""
     all_of_it = len(values) if cost is None else float(np.sum(cost, dtype=np.float64))
     upper = np.zeros(_HALF + 1)
     for ordered, costs in _blocks(values, cost):
@@ -91,7 +91,7 @@ def _counted(values: FloatArray, share: float, cost: FloatArray | None, total: S
         lower += np.bincount(ordered[here] & (_HALF - 1), masses, minlength=_HALF)
     lower = total(lower)
     low, below = _reached(lower, wanted - before)
-    low = min(low, _HALF - 1)  # sums in another order may differ in their last digit
+    low = min(low, _HALF - 1)  # sums in a different order may differ in the last digit
     tied = (wanted - before - below) / float(lower[low]) if lower[low] else 0.0
     return Cut(_number(((high - (_HALF >> 1)) << 16) | low), min(max(tied, 0.0), 1.0))
 
@@ -106,9 +106,9 @@ def _reached(masses: npt.NDArray[np.float64], wanted: float) -> tuple[int, float
 def _blocks(
     values: FloatArray, cost: FloatArray | None
 ) -> Iterator[tuple[Ordered, FloatArray | None]]:
-    """The numbers that are known, as integers of the same order, with their costs."""
+    """Yield the known numbers, as integers in the same order, with their costs."""
     for start in range(0, len(values), _BLOCK):
-        block = values[start : start + _BLOCK] + np.float32(0)  # −0 is 0
+        block = values[start : start + _BLOCK] + np.float32(0)  # turns −0 into 0
         costs = None if cost is None else cost[start : start + _BLOCK]
         if np.isnan(block.min(initial=np.inf)):
             known = ~np.isnan(block)

@@ -33,11 +33,12 @@ class RcapPrune:
     * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. One count of losses by class and
       bin, no sort.
     * Our reading: a sample is kept with the probability p = min(1, c · exp(…)) that fills its class's
-      budget, instead of being drawn one after the other; losses are rounded to steps of ln K / 128; the
+      budget, instead of samples being drawn one after the other; losses are rounded to steps of ln
+      K / 128; the
       class loss is the mean of the clipped losses of all of its samples, not only of those in the last
       epoch.
-    * What a class cannot take is divided again among the others. The published code divides the uncut
-      budget then, and so keeps more than was asked for.
+    * What a class cannot use is redistributed among the others. The published code redistributes
+      the full budget instead, and so keeps more than was asked for.
 
     >>> RcapPrune(0.7)
     RcapPrune(ratio=0.7, beta=1.0, smoothing=0.0)
@@ -97,14 +98,14 @@ def filled(parts: Array, most: Array, total: float) -> Array:
 def _probabilities(masses: Array, hardness: Array, budgets: Array) -> Array:
     """For each class p = min(1, c × hardness), with the c that spends its budget.
 
-    ``hardness`` rises from bin to bin, so those that are certain to be kept are the last bins: c is
-    found by trying every number of them.
+    ``hardness`` increases from bin to bin, so the bins that are certain to be kept come last; c is
+    found by trying every number of such bins.
     """
     weighted = (masses * hardness).cumsum(1)
     after = masses.sum(1, keepdims=True) - masses.cumsum(1)
     left = budgets[:, None] - after
     slopes = np.divide(left, weighted, out=np.zeros_like(left), where=weighted > 0)
-    # With the bins after j certain, j itself must not be: c × hardness ≤ 1. The largest such j.
+    # If the bins after j are certain, j itself must not be: c × hardness ≤ 1. Take the largest j.
     fits = (weighted > 0) & (left >= 0) & (slopes * hardness <= 1 + 1e-12)
     last = _BINS - 1 - np.argmax(fits[:, ::-1], axis=1)
     slope = np.where(fits.any(1), slopes[np.arange(len(last)), last], 0.0)
@@ -114,7 +115,7 @@ def _probabilities(masses: Array, hardness: Array, budgets: Array) -> Array:
 
 
 def _present(classes: npt.NDArray[Any], number: int) -> int:
-    """How many of the numbers are classes."""
+    """How many of the class numbers occur."""
     is_class = np.zeros(number, np.bool_)
     is_class[classes] = True
     return int(np.count_nonzero(is_class))
@@ -123,10 +124,10 @@ def _present(classes: npt.NDArray[Any], number: int) -> int:
 def _cells(
     samples: Samples, classes: npt.NDArray[Any], number: int, highest: float
 ) -> tuple[npt.NDArray[np.int32], Array, Array, Array]:
-    """The cell of each sample, by class and loss, the number and cost of the samples in each.
+    """The cell of each sample, by class and loss, and each cell's number and cost of samples.
 
-    Also the sum of each class's losses, which the bins would round: late in training nearly all
-    losses are in the first one.
+    Also returns the exact sum of each class's losses, because the bins round: late in training
+    nearly all losses fall into the first one.
     """
     cells = np.empty(len(samples), np.int32)
     counts, sums = np.zeros(number * _WIDTH), np.zeros(number)

@@ -1,4 +1,4 @@
-"""The rules by their names, and what a user may pass as ``policy``."""
+"""The rules by name, and the values that a user may pass as ``policy``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BiasedPolicyWarning(UserWarning):
     """The expected gradient of the chosen rule is not that of the full data."""
 
 
-# Each is a dataclass in a file of its name.
+# Each is a dataclass in a file with the same name.
 POLICIES: dict[str, type[Any]] = {
     "mean": MeanPrune,
     "quantile": QuantilePrune,
@@ -59,10 +59,10 @@ POLICIES: dict[str, type[Any]] = {
 def resolve_policy(
     policy: Policy | str | None, *, ratio: float | None = None, sharded: bool = False
 ) -> Policy:
-    """Turn what a user may pass as ``policy`` into one that fits the other arguments.
+    """Turn a user's ``policy`` argument into a policy that fits the other arguments.
 
-    ``ratio`` is for the rules that have one; ``sharded`` requires one that works on a shard of the
-    scores.
+    ``ratio`` is for the rules that have one; ``sharded`` requires a rule that works on a shard of
+    the scores.
     """
     resolved = _resolved(policy, ratio)
     if sharded and not getattr(resolved, "shardable", False):
@@ -75,7 +75,7 @@ def resolve_policy(
 
 
 def warn_if_biased(policy: Policy) -> None:
-    """Tell the user once that a rule is not one of those that keep the expected gradient."""
+    """Warn the user once that a rule does not preserve the expected gradient."""
     if getattr(policy, "biased", False):
         warnings.warn(
             f"{policy!r} is biased: nothing makes up for the samples that it leaves out, so the "
@@ -87,7 +87,7 @@ def warn_if_biased(policy: Policy) -> None:
 
 
 def copied(build: Callable[..., Built], /, *args: Any, **options: Any) -> Built:
-    """Build a copy of something whose rule was chosen before: of that the user has been told."""
+    """Build a copy of an object whose policy the user has already been warned about."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiasedPolicyWarning)
         return build(*args, **options)

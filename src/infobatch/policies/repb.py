@@ -1,4 +1,4 @@
-"""Weights that make up for the past: each sample counts for the epochs that it missed."""
+"""Weights that make up for the past: a sample also counts for the epochs that it missed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infobatch.policies.levels import look_up
 from infobatch.policies.mean import mean_score
 
 _MOST_WEIGHTS = 126  # twice as many strata, and one more that a budget may add
-_COUNTS = 1 << 16  # values of a uint16
+_COUNTS = 1 << 16  # the number of uint16 values
 _BLOCK = 1 << 17
 
 
@@ -25,18 +25,18 @@ class RepbPrune:
     """Prune a share below the mean loss, and weigh a sample by epochs so far over its visits so far.
 
     Zhou et al., "Inconsistency Biases in Dynamic Data Pruning" (RePB, ICLR 2026): keep a sample if its
-    loss is at least the mean or with probability 1 − ρ (``ratio``), so that those left out return; a
-    kept sample weighs E / N, the number of epochs over the number of its visits, this one included in
-    both.
+    loss is at least the mean or with probability 1 − ρ (``ratio``), so that samples left out
+    return; a kept sample weighs E / N, the number of epochs over the number of its visits, both
+    including the current one.
 
-    * Biased in each epoch, and no more than asymptotically unbiased over a run, because the mean of 1/N
-      is not 1 over the mean of N (its reviewers' objection). The mean rule's weights are exact.
+    * Biased in each epoch, and at best asymptotically unbiased over a run, because the mean of 1/N
+      is not 1 over the mean of N (as its reviewers objected). The mean rule's weights are exact.
     * Remembers the number of visits: 6 bytes per sample with the last loss, 10 with ``smoothing``. One
       count of the visits per epoch, no sort.
-    * Our reading, from the abstract and notes on the paper: it compares losses within a window of some
-      batches, so that all are of nearly the same model; here the window is the epoch, as for every other
-      rule. Annealing is InfoBatch's. Where there are more than 126 different counts, neighbouring ones
-      share their mean weight.
+    * Our reading, from the abstract and notes on the paper: it compares losses within a window of a
+      few batches, so that all come from nearly the same model; here the window is the epoch, as for
+      every other rule. Annealing is InfoBatch's. Where there are more than 126 different counts,
+      neighbouring ones share their mean weight.
 
     >>> RepbPrune(0.7)
     RepbPrune(ratio=0.7, smoothing=0.0)
@@ -53,7 +53,7 @@ class RepbPrune:
         check_smoothing("RepbPrune(smoothing=…)", self.smoothing)
 
     def strata(self, samples: Samples) -> Strata:
-        """One label for each weight, and one more for those with that weight that are pruned."""
+        """Two labels for each weight: one for kept samples, one for those that may be pruned."""
         visits, mean = samples["visits"], mean_score(samples)
         table, weights = _weights(samples.sum(_counts(visits)), samples.epoch + 1)
         labels = look_up(table, visits)

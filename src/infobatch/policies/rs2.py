@@ -23,13 +23,14 @@ class Rs2Prune:
     shuffle again when it is used up. A random slice of what is left of an order is a random choice
     among the samples that were visited least often, so the visits are all that has to be remembered.
 
-    * Biased, but in scale alone: kept samples weigh 1, as published, and all samples are left out equally
-      often. With a schedule that is compressed to the shorter epochs it *is* training for fewer epochs.
+    * Biased, but only in scale: kept samples weigh 1, as published, and all samples are left out
+      equally often. With a schedule compressed to the shorter epochs it *is* training for fewer
+      epochs.
     * Remembers the number of visits: 6 bytes per sample with the last loss, which it does not use. One
       selection per epoch, no sort.
-    * What is left of an order when it is shorter than a slice comes first in the next epoch, which is
-      filled up with other samples, none of them twice. Two public copies drop it, so that with more
-      than half of the data per epoch they are plain random pruning.
+    * If the rest of an order is shorter than a slice, it comes first in the next epoch, which is
+      filled up with other samples, none of them twice. Two public implementations drop it, so that
+      with more than half of the data per epoch they amount to plain random pruning.
     * Our reading: the first epoch is whole, as for every rule. A visit without a finite loss does
       not count.
 
@@ -48,7 +49,7 @@ class Rs2Prune:
         check_ratio("Rs2Prune(ratio=…)", self.ratio)
 
     def strata(self, samples: Samples) -> Strata:
-        """Label 1 for those visited most often; 2 for those among which the draw chooses."""
+        """Label 1 for samples visited most often, 2 for those among which the draw chooses."""
         share = self.ratio if samples.target is None else samples.target
         often = np.negative(samples["visits"], dtype=np.float32)
         cut = lowest(often, share, cost=samples.cost, total=samples.sum)

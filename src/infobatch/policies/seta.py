@@ -13,8 +13,8 @@ from infobatch.plan import FloatArray, Strata
 from infobatch.policies.base import Samples
 from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 
-_ENOUGH = 1 << 20  # losses for the groups' edges to three digits
-_ROUNDS = 100  # of k-means, which has settled long before
+_ENOUGH = 1 << 20  # losses that give the groups' edges to three digits
+_ROUNDS = 100  # of k-means, which converges long before
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,17 @@ class SetaPrune:
     """Keep a window of groups of similar losses that slides from easy to hard, less a random share.
 
     Zhou et al., "Scale Efficient Training for Large Datasets" (CVPR 2025): drop a share ``ratio`` at
-    random, sort the others into k ``groups`` by k-means of their losses, and keep
-    w = round(``window`` k) neighbouring groups, in epoch t those that start at number t mod (k − w + 1).
-    After the share ``anneal`` of the epochs only the random share is left out. The paper's settings:
-    0.1, 5 and 0.9 on CIFAR; 0, 5 and 0.6 on ImageNet.
+    random, sort the others into k ``groups`` by k-means of their losses, and keep round(``window``
+    k) = w neighbouring groups, which in epoch t start at group t mod (k − w + 1). After a share
+    ``anneal`` of the epochs, only the random share is left out. The paper's settings: 0.1, 5 and
+    0.9 on CIFAR; 0, 5 and 0.6 on ImageNet.
 
     * Biased: kept samples weigh 1.
     * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. k-means of at most a million
       losses, which are sorted.
-    * Our reading: k-means begins at the quantiles, so that it is the same in every run; groups that
-      many equal losses leave empty do not count. A half is rounded to the even number, so that 0.9 of 5
-      groups are 4. The random share is dropped after the grouping, not before. With a budget
+    * Our reading: k-means starts at the quantiles, so that it is the same in every run; groups that
+      are empty because many losses are equal do not count. Halves are rounded to even, so that 0.9
+      of 5 groups is 4. The random share is dropped after the grouping, not before. With a budget
       (``save=``) both shares are scaled.
 
     >>> SetaPrune(0.0, window=0.6)   # the paper's for ImageNet
@@ -68,7 +68,7 @@ class SetaPrune:
         wide = max(1, round(self.window * count))
         first = samples.epoch % (count - wide + 1)
         bounds = np.array([-np.inf, *edges, np.inf], np.float32)
-        # A group has its lower edge and not its upper one; NaN is outside, and kept for that.
+        # A group includes its lower edge but not its upper one; NaN is outside, and therefore kept.
         kept = (scores >= bounds[first]) & (scores < bounds[first + wide])
         labels = np.where(kept, inside, np.uint8(2))
         shown = tuple(float(edge) for edge in bounds[[first, first + wide]] if np.isfinite(edge))
@@ -76,7 +76,7 @@ class SetaPrune:
 
 
 def group_edges(scores: FloatArray, groups: int) -> npt.NDArray[np.float32]:
-    """The edges between groups of similar scores, by k-means; fewer where scores are few or equal."""
+    """The edges between groups of similar scores, by k-means; fewer if scores are few or equal."""
     step = (len(scores) // _ENOUGH) | 1  # odd: data often alternates in even periods
     ordered = np.sort(scores[::step])
     ordered = ordered[: np.searchsorted(ordered, np.inf)]  # without NaN, which comes last

@@ -1,4 +1,4 @@
-"""The samples that may still be hard: Raju et al.'s upper confidence bound."""
+"""Keep the samples that may still be hard: Raju et al.'s upper confidence bound."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class UcbPrune:
 
     Raju et al., "Accelerating Deep Learning with Dynamic Data Pruning" (2021): for each loss x,
     v ← (1 − α) v + α (x − μ)², then μ ← (1 − α) μ + α x; the K samples with the highest μ + c v are
-    kept. So a sample whose loss varies is visited more often than its average alone would imply.
+    kept. A sample whose loss varies is therefore visited more often than its average alone would
+    imply.
 
     * Biased: kept samples weigh 1.
-    * Remembers μ and v beside the last loss: 12 bytes per sample. One selection per epoch, no sort.
+    * Remembers μ, v and the last loss: 12 bytes per sample. One selection per epoch, no sort.
     * Our reading: the authors' α, c and period are not public. Here ``smoothing`` is 1 − α, a first
       loss is μ with v = 0, and the samples are chosen again in every epoch.
     * A public re-implementation overwrites μ with the raw loss; this one averages.
@@ -52,7 +53,7 @@ class UcbPrune:
         return (MovingVariance(self.moving),)
 
     def strata(self, samples: Samples) -> Strata:
-        """Label 1 for those that are left out; 2 for those that tie with the last kept."""
+        """Label 1 for samples that are left out, 2 for ties with the last one kept."""
         share = self.ratio if samples.target is None else samples.target
         bounds = samples["moving_variance"] * np.float32(self.confidence)
         bounds += samples["moving_mean"]

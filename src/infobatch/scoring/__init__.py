@@ -1,8 +1,8 @@
 """Per-sample losses and scores by task.
 
-Each function returns ``PerSample(losses, scores)``, which ``update`` takes as it takes a tensor. The
-plain mean of the losses is the batch loss that you train with anyway; the scores rank each sample by
-itself.
+Each function returns ``PerSample(losses, scores)``, which ``update`` accepts like a tensor. The
+plain mean of the losses is the batch loss that you train with anyway; the scores rank the samples
+individually.
 """
 
 from infobatch.per_sample import PerSample

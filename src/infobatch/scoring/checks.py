@@ -1,4 +1,4 @@
-"""The checks of what a scoring function is given: what was called, what it got, what to do."""
+"""Checks of scoring arguments: errors say what was called, what it got and what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_tensor(call: str, name: str, value: object, shape: str, *, least_dims:
 def check_shape(
     call: str, name: str, value: object, expected: tuple[int, ...], remedy: str
 ) -> None:
-    """Refuse anything but a tensor of exactly this shape: nothing is broadcast by accident."""
+    """Refuse anything but a tensor of exactly this shape, so nothing is broadcast by accident."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"{call} got {type(value).__name__} as {name}, expected a tensor of shape {expected}. "

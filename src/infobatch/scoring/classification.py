@@ -27,21 +27,21 @@ def cross_entropy(
 ) -> PerSample:
     """Cross-entropy; ``losses.mean()`` is ``torch.nn.functional.cross_entropy`` of the same arguments.
 
-    Torch's mean with class weights divides by the sum of the targets' weights, not by the batch
-    size, and so do the losses here. The score is the sample's own loss as ``reduction="none"`` has
-    it, its class weight included: the mean over its labels where it has several.
+    PyTorch's mean with class weights divides by the sum of the targets' weights, not by the batch
+    size, and so do the losses here. The score is the sample's loss with ``reduction="none"``,
+    including its class weight; if a sample has several labels, the mean over them.
 
     With ``score="gradient"`` the score is the size of that loss's gradient with respect to the logits,
-    which without weights and smoothing is ‖softmax − target‖: the root mean square over the labels
-    where a sample has several, so that it does not depend on how many there are. It is what
-    ``NoisePrune(gradient="score")`` and ``ImportancePrune(gradient="score")`` can use, and costs a
-    second softmax.
+    which without weights and smoothing is ‖softmax − target‖; if a sample has several labels, the
+    root mean square over them, so that it does not depend on their number.
+    ``NoisePrune(gradient="score")`` and ``ImportancePrune(gradient="score")`` can use it; it costs
+    a second softmax.
 
     A sample whose label is ``ignore_index`` has loss 0 and score NaN, which means that it keeps its
-    old score. A batch of nothing else has loss 0, where torch gives NaN.
+    old score. A batch with only such samples has loss 0, whereas torch returns NaN.
 
     Args:
-        logits: (B, C), or (B, C, …) with a label for each place.
+        logits: (B, C), or (B, C, …) with a label for each position.
         targets: class indices (B, …), or probabilities in the shape of the logits.
         weight: (C,), one per class.
         label_smoothing, ignore_index: as in torch; soft targets have no label to ignore.
@@ -95,7 +95,7 @@ def _soft_cross_entropy(
     weight: torch.Tensor | None,
     label_smoothing: float,
 ) -> PerSample:
-    """With probabilities as targets, all of which count."""
+    """Cross-entropy with probabilities as targets, none of which are ignored."""
     if not targets.is_floating_point():
         raise TypeError(
             f"{call} got targets of {targets.dtype} in the shape of the logits, expected "
@@ -154,14 +154,14 @@ def focal(
     """Focal loss, (1 − p)^gamma times the cross-entropy; ``losses.mean()`` is its plain mean.
 
     The type of the targets decides: integer targets (B,) are classes, and p is from the softmax;
-    floating point targets in the shape of the logits are multi-hot, and each output is a sigmoid of
-    its own (with the mean reduction this is torchvision's ``sigmoid_focal_loss``).
+    floating point targets in the shape of the logits are multi-hot, and each output has its own
+    sigmoid (with the mean reduction this is torchvision's ``sigmoid_focal_loss``).
 
     Args:
         logits: (B, C); for multi-hot targets any (B, …).
-        gamma: how far easy samples fade; 0 is the plain cross-entropy.
-        alpha: with classes one factor for each of them, (C,), or one for all; with multi-hot targets
-            the factor of the positives, where the negatives have 1 − alpha.
+        gamma: how strongly easy samples are down-weighted; 0 is the plain cross-entropy.
+        alpha: with classes, one factor per class, (C,), or one for all; with multi-hot targets, the
+            factor of the positives, while the negatives have 1 − alpha.
         ignore_index: the class that is not counted, as in :func:`cross_entropy`.
     """
     call = "focal()"
@@ -209,5 +209,5 @@ def _fading(losses: torch.Tensor, gamma: float) -> torch.Tensor:
 
 
 def _power(missed: torch.Tensor, gamma: float) -> torch.Tensor:
-    # At 0 the slope of a power below 1 is infinite, and infinite times a loss of 0 is NaN.
+    # At 0 the slope of a power below 1 is infinite, and infinity times a loss of 0 is NaN.
     return missed.clamp_min(torch.finfo(missed.dtype).tiny) ** gamma

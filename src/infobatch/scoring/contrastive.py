@@ -1,4 +1,4 @@
-"""Contrastive pairs, as in CLIP: the loss of each pair against the batch's others."""
+"""Contrastive pairs, as in CLIP: the loss of each pair against the rest of the batch."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def contrastive(
 
     Loss i is the mean of image i's cross-entropy among the texts and text i's among the images.
 
-    **The negatives are the batch.** The score of a pair depends on what else is in the batch, as the
-    loss itself does, and pruning changes the negatives: easy pairs are rarer among them, so the task
+    **The negatives are the batch.** The score of a pair depends on the rest of the batch, as does
+    the loss itself, and pruning changes the negatives: easy pairs are rarer among them, so the task
     differs from that on the full data, and the expected gradient is not exactly that of the full
     data. Compare with random pruning before you rely on it, and keep batches large.
 
     Args:
         image_embeddings, text_embeddings: (B, D); row i of one belongs to row i of the other.
         temperature: the similarities are divided by it; 0.07, where CLIP starts, by default.
-        logit_scale: instead of the temperature the factor itself (CLIP's ``model.logit_scale.exp()``,
-            after the exponential). Gradients reach it.
-        normalise: scale the embeddings to length 1; changes nothing where they are.
+        logit_scale: the factor itself instead of the temperature (CLIP's
+            ``model.logit_scale.exp()``, after the exponential). Gradients flow to it.
+        normalise: scale the embeddings to length 1; has no effect if they already are.
 
     >>> pairs = torch.eye(3)
     >>> contrastive(pairs, pairs, temperature=1.0).losses

@@ -24,21 +24,21 @@ def detection(
     Without ``counts``, ``losses.mean()`` is the mean over the images of the weighted sum of parts,
     and that sum is the image's score.
 
-    Many detectors divide by a number of the whole batch: all matched boxes, or ultralytics' sum of
-    target scores. Then pass the parts as sums over each image, not divided, and as ``counts`` what
-    each image has of that number: ``losses.mean()`` is the sum of all parts divided by the sum of the
-    counts, or by 1 if that is less, as those detectors do it. The score divides by the image's own
-    count, or by 1: it does not depend on the other images.
+    Many detectors divide by a number that belongs to the whole batch: all matched boxes, or
+    ultralytics' sum of target scores. In that case, pass the parts as undivided sums over each
+    image, and as ``counts`` each image's contribution to that number: ``losses.mean()`` is the sum
+    of all parts divided by the sum of the counts, or by 1 if that is less, as in those detectors.
+    The score divides by the image's own count, or by 1, so it does not depend on the other images.
 
     An image without objects is one with parts of 0 (its background loss, if the detector has one, is
     its score). A part that is the mean over no boxes is NaN and stays NaN: write it as a sum divided
     by ``max(count, 1)``.
 
     Args:
-        parts: by name a tensor (B,); or for each image a mapping of scalars, as torchvision's
-            detectors return them when they are called image by image. A part that an image does not
-            have counts as 0.
-        weights: factors by name; a part that is not named has 1.
+        parts: a tensor (B,) by name; or for each image a mapping of scalars, as torchvision's
+            detectors return them when they are called image by image. A part that an image lacks
+            counts as 0.
+        weights: factors by name; a part that is not named has factor 1.
         counts: (B,), each image's share of the number that the batch loss is divided by.
 
     >>> parts = {"box": torch.tensor([1.0, 0.0]), "cls": torch.tensor([0.5, 0.25])}

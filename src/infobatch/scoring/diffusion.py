@@ -1,4 +1,4 @@
-"""Diffusion models: the denoising loss, and a score that is not just the timestep's."""
+"""Diffusion models: the denoising loss, and a score that corrects for the timestep."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ def diffusion(
 ) -> PerSample:
     """Squared error of the prediction; ``losses.mean()`` is ``F.mse_loss``, or its weighted form.
 
-    At one noise level the error is large, at another it is small, so the loss at a single random
-    timestep mostly tells which timestep was drawn. With ``timestep_means`` the score is the squared
-    error divided by the running mean of its timestep's: above 1 is harder than usual at that noise.
-    The loss is untouched. Like the running mean of ``torch.nn.functional.batch_norm``, the object is
-    read, and then updated with this batch: scores depend on earlier batches, never on this one. A sample
-    at a timestep of which nothing is known yet has score NaN: it keeps its old score.
+    The error is large at some noise levels and small at others, so the loss at a single random
+    timestep mostly shows which timestep was drawn. With ``timestep_means`` the score is the squared
+    error divided by the running mean at its timestep: above 1 is harder than usual at that noise
+    level. The loss does not change. Like the running mean of ``torch.nn.functional.batch_norm``,
+    the object is read and then updated with this batch: scores depend on earlier batches, never on
+    this one. A sample at a timestep about which nothing is known yet has score NaN: it keeps its
+    old score.
 
     Args:
         prediction: (B, …), the model's output.
         target: of the same shape: the noise, the clean sample or the velocity, whatever the model is
             trained to predict (see :func:`diffusion_target`).
         timesteps: (B,), the steps that were drawn.
-        weights: (B,), factors of the losses, for instance of :func:`min_snr_weights`.
-        timestep_means: keep one for the run. Without it the score is the loss itself.
+        weights: (B,), factors of the losses, for instance from :func:`min_snr_weights`.
+        timestep_means: one object for the whole run. Without it the score is the loss itself.
     """
     call = "diffusion()"
     check_tensor(call, "prediction", prediction, "(B, …)", least_dims=2)
@@ -56,7 +57,7 @@ def diffusion(
         losses = errors * weights.detach().to(errors)
     if timestep_means is None:
         return PerSample(losses, losses.detach())
-    # The weights depend on the timestep alone and would cancel: the plain errors are compared.
+    # The weights depend only on the timestep and would cancel, so the plain errors are compared.
     scores = timestep_means.relative(errors.detach(), timesteps)
     timestep_means.update(errors.detach(), timesteps)
     return PerSample(losses, scores)
@@ -69,7 +70,7 @@ def diffusion_target(
     timesteps: torch.Tensor,
     alphas_cumprod: torch.Tensor,
 ) -> torch.Tensor:
-    """What a model of a ``prediction_type`` is trained to predict, by diffusers' names.
+    """The target of a model with a ``prediction_type``, by diffusers' names.
 
     ``"epsilon"`` the noise, ``"sample"`` the clean sample, ``"v_prediction"`` the velocity
     √ᾱ·noise − √(1−ᾱ)·clean. Pass ``scheduler.config.prediction_type`` and ``scheduler.alphas_cumprod``.
@@ -90,11 +91,11 @@ def min_snr_weights(
     gamma: float = 5.0,
     prediction_type: str = "epsilon",
 ) -> torch.Tensor:
-    """The loss weights of min-SNR (Hang et al., 2023), as diffusers' training scripts have them.
+    """The loss weights of min-SNR (Hang et al., 2023), as in diffusers' training scripts.
 
     With SNR = ᾱ / (1 − ᾱ): min(SNR, gamma) / SNR for the noise, / (SNR + 1) for the velocity, and
-    min(SNR, gamma) itself for the clean sample. A last step without any signal gets weight 1 for the
-    noise, where dividing 0 by 0 would give NaN.
+    min(SNR, gamma) itself for the clean sample. A last step without any signal gets weight 1 for
+    the noise, because dividing 0 by 0 would give NaN.
 
     >>> min_snr_weights(torch.tensor([0.99, 0.5, 0.1]), torch.tensor([0, 1, 2]))
     tensor([0.0505, 1.0000, 1.0000])

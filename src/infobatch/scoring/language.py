@@ -1,4 +1,4 @@
-"""Language models: a score for each sequence, padded or packed; the token-weighted loss is kept."""
+"""Language models: a score for each sequence, padded or packed, and a token-weighted loss."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def token_losses(
 
     Args:
         logits: (B, T, V).
-        labels: (B, T); as Hugging Face has them, not shifted.
-        shift: position t − 1 predicts token t, as in a causal model; False for a masked one, or
-            where the labels are shifted already.
+        labels: (B, T); not shifted, as in Hugging Face's models.
+        shift: position t − 1 predicts token t, as in a causal model; False for a masked one, or if
+            the labels are already shifted.
         ignore_index: the label of tokens that are not trained on: padding, the prompt.
     """
     return _token_losses("token_losses()", logits, labels, shift, ignore_index)
@@ -39,7 +39,7 @@ def _token_losses(
     remedy = "Pass one label per token, not shifted; ignore_index where there is none."
     check_shape(call, "labels", labels, places, remedy)
     labels = check_indices(call, "labels", labels, remedy).to(logits.device)
-    if shift:  # the labels move, not the logits: those are large and would be copied
+    if shift:  # shift the labels, not the logits, which are large and would be copied
         labels = functional.pad(labels[:, 1:], (0, 1), value=ignore_index)
     losses = functional.cross_entropy(
         at_least_float32(logits).flatten(0, 1),
@@ -62,22 +62,23 @@ def causal_lm(
     """A score for each sequence, the mean over its labelled tokens; the loss stays token-weighted.
 
     ``losses.mean()`` is the mean over all labelled tokens of the batch, the loss that transformers'
-    models return: long answers count for more than short ones, as they did. A sequence without a
-    labelled token has loss 0 and score NaN: it keeps its old score. A batch of nothing else has loss
-    0, where torch gives NaN.
+    models return: long answers count for more than short ones, as usual. A sequence without a
+    labelled token has loss 0 and score NaN: it keeps its old score. A batch with only such
+    sequences has loss 0, whereas torch returns NaN.
 
     Packed rows hold several sequences each: with ``boundaries`` there is an entry for each of them,
     so that ``update(…, index=…)`` takes an index for each sequence. No token is predicted from the
-    sequence before it: the first of each is not counted, whatever its label.
+    preceding sequence: the first token of each does not count, whatever its label.
 
     Args:
         logits, labels, shift, ignore_index: as in :func:`token_losses`.
         num_items: divide by this number rather than by the labelled tokens of this batch: the
             ``num_items_in_batch`` of Hugging Face's Trainer, over all micro-batches of a step.
-        boundaries: where the sequences start in the B·T tokens, row after row, and at last B·T: for
-            lengths 3 and 5 the tensor [0, 3, 8]. These are FlashAttention's ``cu_seq_lens``; of
-            position ids make them with :func:`sequence_boundaries`. Padding belongs to the sequence
-            before it, and an empty one (two equal boundaries) is a sequence without a token.
+        boundaries: where the sequences start in the B·T tokens, row after row, followed by B·T: for
+            lengths 3 and 5 the tensor [0, 3, 8]. These are FlashAttention's ``cu_seq_lens``;
+            compute them from position ids with :func:`sequence_boundaries`. Padding belongs to the
+            sequence before it, and an empty one (two equal boundaries) is a sequence without a
+            token.
 
     >>> logits, labels = torch.zeros(2, 3, 4), torch.tensor([[0, 1, 2], [3, -100, -100]])
     >>> causal_lm(logits, labels).scores
@@ -108,7 +109,7 @@ def _by_sequence(
             "more than there are sequences: cu_seq_lens, or sequence_boundaries(position_ids)."
         )
     boundaries = check_indices(call, "boundaries", boundaries, "Pass offsets into the tokens.")
-    # A look costs nothing on a CPU; elsewhere it would make every step wait for the device.
+    # The check costs nothing on a CPU; elsewhere every step would wait for the device.
     if boundaries.device.type == "cpu":
         ends = boundaries.tolist()
         if ends[0] != 0 or ends[-1] != tokens or ends != sorted(ends):
@@ -120,7 +121,7 @@ def _by_sequence(
     places = torch.arange(tokens, device=losses.device)
     owner = torch.bucketize(places, boundaries[1:-1], right=True)
     flat, counted = losses.reshape(-1), counts.reshape(-1)
-    if shift:  # the first token of a sequence has nothing of its own to be predicted from
+    if shift:  # nothing in its own sequence predicts the first token
         inside = places != boundaries[owner]
         flat, counted = flat * inside, counted & inside
     number = len(boundaries) - 1
@@ -129,10 +130,10 @@ def _by_sequence(
 
 
 def sequence_boundaries(position_ids: torch.Tensor) -> torch.Tensor:
-    """The boundaries of packed sequences: a sequence starts where positions do not rise by one.
+    """The boundaries of packed sequences, which start where positions do not increase by one.
 
-    Their number depends on the data, so on a GPU this waits for the device: call it where the
-    batch is made, in the collate function.
+    Their number depends on the data, so on a GPU this waits for the device: call it in the collate
+    function.
 
     >>> sequence_boundaries(torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]))
     tensor([ 0,  3,  5, 10])

@@ -1,4 +1,4 @@
-"""How far a cross-entropy pulls at the logits: its gradient in closed form, without a graph.
+"""The gradient of a cross-entropy with respect to the logits, in closed form and without a graph.
 
 With label probabilities t, class weights w and label smoothing ε, the loss of a label is −Σ a_c log p_c
 with a_c = w_c ((1 − ε) t_c + ε / C), for class indices (t is 1 at the label) as for soft targets. Its
@@ -20,11 +20,11 @@ def squared_norms(
     weight: torch.Tensor | None,
     label_smoothing: float,
 ) -> torch.Tensor:
-    """‖gradient‖² of each label's loss, a row per sample; class indices may be out of range.
+    """‖gradient‖² of each label's loss, one row per sample; class indices may be out of range.
 
     Args:
         logits: (B, C, …).
-        targets: class indices (B, …), of which those that are no class give any number; or
+        targets: class indices (B, …), where the result for an invalid class is arbitrary; or
             probabilities in the shape of the logits.
         weight: (C,), one per class.
         label_smoothing: as in torch.
@@ -41,6 +41,6 @@ def squared_norms(
 
 
 def root_means(squares: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Each sample's root mean square over the labels that count; NaN where none does."""
+    """Each sample's root mean square over the labels that count; NaN if none does."""
     means = torch.where(counts, squares, 0).sum(1) / counts.sum(1).clamp_min(1)
     return torch.where(counts.any(1), means.sqrt(), torch.nan)

@@ -18,8 +18,9 @@ def masked_autoencoding(
 ) -> PerSample:
     """Squared error of the masked patches; ``losses.mean()`` is the MAE's loss (He et al., 2022).
 
-    The score is the mean over the image's own masked patches. A sample with none has loss 0 and score
-    NaN. The mask is drawn again at each visit, so a score is as noisy as one draw of it.
+    The score is the mean over the image's own masked patches. A sample without masked patches has
+    loss 0 and score NaN. The mask is drawn again at each visit, so a score is as noisy as a single
+    draw.
 
     Args:
         predictions: (B, L, D), the decoder's output.

@@ -10,7 +10,7 @@ in the image in(i) of which it is the partner:
 
     loss_i = lam_i · CE(out_i, y_i) + (1 − lam_in(i)) · CE(out_in(i), y_i)
 
-The sum over the batch is the same. A pair needs no weight of its own: ``update`` weighs each term by
+The sum over the batch is the same. A pair needs no separate weight: ``update`` weights each term by
 the sample whose label it has.
 """
 
@@ -33,18 +33,18 @@ def mixed_cross_entropy(
 ) -> PerSample:
     """Cross-entropy of mixed images; ``losses.mean()`` is that with the mixed soft labels.
 
-    The score is the paper's (A.3), turned so that 0 is learned and 1 is not: how much of the
-    probability that the two images should give to the sample's class is missing. With the mixed
+    The score is the paper's (A.3), reversed so that 0 means learned and 1 not learned: how much of
+    the probability that the two images should give to the sample's class is missing. With the mixed
     label m_k and the prediction P_k of image k it is, over both images,
 
         (m_i[y_i] − P_i[y_i]) + (m_in(i)[y_i] − P_in(i)[y_i])
 
-    which is a constant minus the paper's P_i[y_i] + P_in(i)[y_i] where the two samples of an image are
-    of different classes. Where they are of one class, its missing probability is divided between them
-    in proportion lam : 1 − lam; so is that of a sample that is mixed with itself.
+    which is a constant minus the paper's P_i[y_i] + P_in(i)[y_i] if the two samples of an image
+    have different classes. If they have the same class, its missing probability is divided between
+    them in proportion lam : 1 − lam; the same applies to a sample that is mixed with itself.
 
-    Unlike other scores this one is not the sample's alone: it depends on the partner of this visit,
-    and is as noisy as that.
+    Unlike other scores, this one does not depend on the sample alone: it also depends on the
+    partner in this visit, which makes it noisy.
 
     Args:
         logits: (B, C), for the mixed images.
@@ -52,7 +52,7 @@ def mixed_cross_entropy(
         partners: (B,), a permutation: image k was mixed from samples k and ``partners[k]``. By default
             the flipped batch, pairs (k, B − 1 − k), as in timm and in the paper.
         lam: the weight of sample k in image k, required: one for the batch or one per image, (B,).
-            For CutMix the share of the area that it kept.
+            For CutMix, the share of the area that it kept.
         label_smoothing: as in torch's cross-entropy.
 
     >>> logits = torch.tensor([[0.7, 0.3], [0.3, 0.7]]).log()
@@ -79,13 +79,13 @@ def mixed_cross_entropy(
     labels = torch.stack([targets, others], 1)
     log_p_label = log_p.gather(1, labels)
     losses = -(1 - label_smoothing) * log_p_label - label_smoothing * log_p.mean(1, keepdim=True)
-    # The terms are by image; those of the partners move to the image that is the partner's own.
+    # The terms are by image; a partner's terms move to the partner's own image.
     home = torch.empty_like(partners).scatter_(
         0, partners, torch.arange(size, device=logits.device)
     )
     losses = own_share * losses[:, 0] + (other_share * losses[:, 1])[home]
 
-    # The mixed label at the two classes, and which sample is responsible for what is missing from it.
+    # The mixed label at the two classes, and which sample accounts for the missing probability.
     mixed = torch.stack([own_share, other_share], 1)
     same = (targets == others).unsqueeze(1)
     expected = torch.where(same, 1.0, mixed) * (1 - label_smoothing) + label_smoothing / num_classes
@@ -103,7 +103,7 @@ def _check_partners(
     remedy = "Pass the permutation that the images were mixed with: images[partners]."
     check_shape(call, "partners", partners, (size,), remedy)
     partners = check_indices(call, "partners", partners, remedy)
-    # A look costs nothing on a CPU; elsewhere it would make every step wait for the device.
+    # The check costs nothing on a CPU; elsewhere every step would wait for the device.
     if partners.device.type == "cpu" and partners.sort().values.tolist() != list(range(size)):
         raise ValueError(
             f"{call} got partners that are not a permutation of 0 to {size - 1}, expected each sample "

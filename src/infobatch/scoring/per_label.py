@@ -12,7 +12,7 @@ from infobatch.scoring.reduction import at_least_float32, by_sample
 
 
 class Counted(NamedTuple):
-    """By sample: the added losses, how many labels count, and what torch's mean divides them by."""
+    """Per sample: the sum of losses, how many labels count, and the divisor of torch's mean."""
 
     sums: torch.Tensor
     counts: torch.Tensor
@@ -52,7 +52,7 @@ def add_up_cross_entropy(
 def check_class_weight(
     call: str, weight: torch.Tensor | None, logits: torch.Tensor
 ) -> torch.Tensor | None:
-    """The class weights beside the logits, or a refusal."""
+    """Return the class weights with the logits' type and device, or refuse them."""
     if weight is None:
         return None
     check_shape(call, "weight", weight, (logits.shape[1],), "Pass one weight per class.")

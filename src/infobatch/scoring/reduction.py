@@ -1,10 +1,10 @@
-"""From what each sample adds up to, to losses whose mean is the batch loss, and scores.
+"""Reduction of per-sample sums to losses whose mean is the batch loss, and to scores.
 
 Many tasks divide by a number that belongs to the whole batch: all counted pixels, all labelled
-tokens, the sum of the class weights. A mean of per-sample means is another number then. The losses
-here are each sample's share of the batch loss times the batch size, so that their plain mean is the
-batch loss exactly; the scores divide by the sample's own count, so that they do not depend on the
-batch.
+tokens, the sum of the class weights. A mean of per-sample means is then a different number. The
+losses here are each sample's share of the batch loss times the batch size, so that their plain mean
+is exactly the batch loss; the scores divide by the sample's own count, so that they do not depend
+on the batch.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from infobatch.per_sample import PerSample
 
 
 def at_least_float32(values: torch.Tensor) -> torch.Tensor:
-    """The same numbers, in float32 where they come in half precision."""
+    """Convert half precision to float32; leave other types unchanged."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def by_sample(values: torch.Tensor) -> torch.Tensor:
-    """All that belongs to a sample in one row."""
+    """Flatten everything that belongs to a sample into one row."""
     return values.reshape(values.shape[0], -1)
 
 
 def plain(losses: torch.Tensor) -> PerSample:
-    """For batch losses that are plain means over the samples: the loss is the score."""
+    """Use the loss as the score, for batch losses that are plain means over the samples."""
     return PerSample(losses, losses.detach())
 
 
 def shares(sums: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
-    """Losses with ``losses.mean() == sums.sum() / divisor``; 0 where there is nothing to divide by."""
+    """Losses with ``losses.mean() == sums.sum() / divisor``; 0 if the divisor is 0."""
     divisor = divisor.to(sums)
     return sums * (sums.shape[0] / torch.where(divisor > 0, divisor, 1))
 
 
 def own_means(sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Each sample's mean over what counts of it; NaN, for "keeps its old score", if nothing does."""
+    """Each sample's mean over what counts in it; NaN ("keeps its old score") if nothing does."""
     means = sums.detach() / counts.clamp_min(1)
     return torch.where(counts > 0, means, torch.nan)

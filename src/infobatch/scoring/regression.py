@@ -1,9 +1,9 @@
 """Regression: squared error, Huber and quantile loss.
 
-The rule that prunes compares scores with their own mean, so the unit of the target does not matter:
-metres and millimetres prune the same samples. It matters where a sample has outputs of several units:
-the largest numbers would decide alone. ``scale`` is the size of an error of each output; it changes the
-score and not the loss.
+The pruning rule compares scores with their mean, so the unit of the target does not matter: metres
+and millimetres prune the same samples. It matters if a sample has outputs in several units: the
+largest numbers would then dominate. ``scale`` is the typical size of an error of each output; it
+changes the score but not the loss.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def mse(predictions: torch.Tensor, targets: torch.Tensor, *, scale: Scale = None
 
     Args:
         predictions, targets: both (B,) or both (B, …).
-        scale: the size of an error by output (its standard deviation, for instance), for the score only: a
-            number, or a tensor in the shape of a sample.
+        scale: the size of an error by output (for instance its standard deviation), only for the
+            score: a number, or a tensor in the shape of a sample.
 
     >>> mse(torch.tensor([[1.0, 100.0], [0.0, 0.0]]), torch.zeros(2, 2), scale=torch.tensor([1, 100])).scores
     tensor([1., 0.])
@@ -46,8 +46,8 @@ def huber(
 
     Args:
         predictions, targets, scale: as in :func:`mse`.
-        delta: the error from which on the loss is linear, in the unit of the targets: change it with
-            the unit, or the loss is another one.
+        delta: the error above which the loss is linear, in the unit of the targets: if the unit
+            changes, change it too, or the loss is a different one.
     """
     predictions, targets = _pair("huber()", predictions, targets)
     losses = functional.huber_loss(predictions, targets, delta=delta, reduction="none")
@@ -64,9 +64,9 @@ def quantile(
     """Quantile (pinball) loss, max(q·e, (q − 1)·e) with e = target − prediction.
 
     Args:
-        predictions: (B, …) as the targets; for several quantiles one more dimension at the end.
+        predictions: (B, …) like the targets; for several quantiles, one more dimension at the end.
         targets: (B, …).
-        q: the quantile in [0, 1], or several, over which the loss is a mean.
+        q: the quantile in [0, 1], or several, over which the loss is averaged.
         scale: as in :func:`mse`.
 
     >>> quantile(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 1.0]), 0.9).losses
@@ -104,7 +104,7 @@ def _pair(
 
 
 def _averaged(call: str, losses: torch.Tensor, scale: Scale, *, degree: int) -> PerSample:
-    """The mean over the outputs; in the score each in its own unit, to the power the loss has it."""
+    """The mean over the outputs; for the score, each divided by ``scale`` to the loss's degree."""
     means = by_sample(losses).mean(1)
     if scale is None:
         return PerSample(means, means.detach())

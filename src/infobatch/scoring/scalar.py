@@ -17,22 +17,22 @@ def scalar(
     previous: torch.Tensor | None = None,
     momentum: float = 0.9,
 ) -> PerSample:
-    """Spread a batch's scalar loss over its samples. A coarse fallback: use it where all else fails.
+    """Spread a batch's scalar loss over its samples: a coarse fallback if all else fails.
 
     Every sample gets the loss of the whole batch: ``losses.mean()`` is the loss, and ``update``
     multiplies it by the batch's mean weight. The score moves towards the loss of each batch that the
-    sample is in, so that over many epochs the effect of the other samples averages out. It tells
-    samples apart far worse than a loss of their own (a batch of B dilutes a sample by B), and one
-    weight for the batch is noisier than one for each sample. With any access to per-sample losses,
-    take them.
+    sample is in, so that over many epochs the effect of the other samples averages out. It
+    distinguishes samples far less well than per-sample losses (a batch of B dilutes a sample by B),
+    and one weight for the batch is noisier than one per sample. Use per-sample losses if you have
+    any access to them.
 
     Args:
         loss: the scalar.
-        batch_size: how many samples it is of.
+        batch_size: the number of samples in the batch.
         previous: (B,), the samples' scores so far, NaN where they have none:
-            ``train_data.scores[index]``, where reading ``train_data.scores`` once per epoch is enough.
+            ``train_data.scores[index]``; reading ``train_data.scores`` once per epoch is enough.
             Without it the score is the loss of this batch alone.
-        momentum: what the score keeps of ``previous``.
+        momentum: the share of ``previous`` that the score keeps.
 
     >>> scalar(torch.tensor(2.0), 2, previous=torch.tensor([1.0, float("nan")])).scores
     tensor([1.1000, 2.0000])

@@ -20,15 +20,15 @@ def segmentation(
     weight: torch.Tensor | None = None,
     auxiliary: Sequence[tuple[torch.Tensor, float]] = (),
 ) -> PerSample:
-    """Pixel-wise cross-entropy; the loss keeps its batch-level mean, the score is the image's own.
+    """Pixel-wise cross-entropy: a batch-level mean as the loss, a per-image mean as the score.
 
     ``losses.mean()`` is ``F.cross_entropy(logits, masks, weight, ignore_index=…)``, a mean over all
     counted pixels of the batch (with class weights torch's weighted mean), plus factor times the same
     for each auxiliary head. The score is the paper's (A.1): the heads' losses with the same factors,
     each a mean over the image's own counted pixels.
 
-    An image without a counted pixel has loss 0 and score NaN: it keeps its old score. A batch of
-    nothing else has loss 0, where torch gives NaN.
+    An image without a counted pixel has loss 0 and score NaN: it keeps its old score. A batch with
+    only such images has loss 0, whereas torch returns NaN.
 
     Args:
         logits: (B, C, H, W), at the masks' size.

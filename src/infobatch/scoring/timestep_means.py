@@ -14,14 +14,14 @@ from infobatch.scoring.checks import check_range
 class TimestepMeans:
     """Running means of the loss over bins of neighbouring timesteps, for :func:`diffusion`.
 
-    Each rank of a distributed job keeps its own. A checkpoint takes it along with
-    ``state_dict()``: plain tensors.
+    Each rank of a distributed job keeps its own. Save it in a checkpoint with ``state_dict()``,
+    which returns plain tensors.
 
     Args:
         num_timesteps: the scheduler's ``num_train_timesteps``; 1 for a continuous time in [0, 1].
         bins: neighbouring timesteps share a mean; fewer bins fill sooner, more are finer.
-        momentum: what a mean keeps at each new loss: 0.99 is a memory of about 100 losses per
-            bin, 1 of all.
+        momentum: the share of a mean that remains at each new loss: 0.99 is a memory of about 100
+            losses per bin, 1 of all losses.
 
     >>> means = TimestepMeans(1000)
     >>> means.update(torch.tensor([2.0, 4.0]), torch.tensor([5, 5]))
@@ -35,24 +35,24 @@ class TimestepMeans:
         )
         self.bins = check_count("TimestepMeans(): bins", bins, "a mean is of some timesteps")
         self.momentum = check_range("TimestepMeans()", "momentum", momentum, 0.0, 1.0)
-        # The mean is total / weight: both fade alike, so that it is right from the first loss on.
+        # The mean is total / weight: both decay alike, so that it is right from the first loss on.
         self._totals = torch.zeros(self.bins)
         self._weights = torch.zeros(self.bins)
 
     def relative(self, losses: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
-        """Losses divided by the mean of their timesteps; NaN where none has been seen."""
+        """Divide losses by the mean of their timesteps; NaN where none has been seen."""
         self._follow(losses.device)
         bins = self._bins_of(timesteps, losses.device)
-        means = (self._totals / self._weights)[bins]  # 0 / 0 is the NaN that is wanted
+        means = (self._totals / self._weights)[bins]  # 0 / 0 gives the desired NaN
         return losses.detach() / means
 
     def update(self, losses: torch.Tensor, timesteps: torch.Tensor) -> None:
-        """Take in a batch; losses that are not finite are left out."""
+        """Add a batch; losses that are not finite are ignored."""
         self._follow(losses.device)
         losses = losses.detach().float()
         counts = losses.isfinite()
         bins = self._bins_of(timesteps, losses.device)
-        # A sum over a small table rather than a scatter: the same bits on every run of a GPU.
+        # A sum over a small table rather than a scatter, for the same bits in every run on a GPU.
         members = (bins.unsqueeze(1) == torch.arange(self.bins, device=losses.device)).float()
         number = (members * counts.unsqueeze(1)).sum(0)
         sums = (members * losses.where(counts, 0).unsqueeze(1)).sum(0)
@@ -66,7 +66,7 @@ class TimestepMeans:
         return {"totals": self._totals.clone(), "weights": self._weights.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state with as many bins."""
+        """Continue from a state with the same number of bins."""
         for name in ("totals", "weights"):
             value = state.get(name)
             if not isinstance(value, torch.Tensor) or value.shape != (self.bins,):

@@ -73,12 +73,12 @@ def test_a_comparison_leaves_results_report_and_a_table(compared):
     judged = set(ARMS) - {"full", "short"}
     assert {verdict["arm"] for verdict in results["verdicts"]} == judged, "short is full's curve"
     assert len(results["frontier"]["curve"]) == 2
-    told = printed.splitlines()
-    assert results["decision"]["sentence"] in told, "the decision, on a line of its own"
-    assert told.index(results["decision"]["sentence"]) < told.index(results["gate"]["text"])
+    lines = printed.splitlines()
+    assert results["decision"]["sentence"] in lines, "the decision, on a line of its own"
+    assert lines.index(results["decision"]["sentence"]) < lines.index(results["gate"]["text"])
     for verdict in results["verdicts"]:
-        assert f"{verdict['arm']}: {verdict['outcome']['text']}" in told
-    assert "* short and random have the same cost as infobatch." in told
+        assert f"{verdict['arm']}: {verdict['outcome']['text']}" in lines
+    assert "* short and random have the same cost as infobatch." in lines
     assert "A smoke run: it shows that everything works, and says nothing" in printed
     assert (out / "report.html").read_text().startswith("<!doctype html>")
     assert not list(out.rglob("*.tmp*"))
@@ -121,17 +121,22 @@ def test_the_schema_page_names_every_field(compared, comparison):
     texts = [(folder / "results.json").read_text() for folder in (compared[0], comparison)]
     every = [json.loads(text, parse_constant=refuse) for text in texts]
     elsewhere = ("runs", "verdicts", "frontier", "frontier_by_seconds", "tried_rates", "rates")
-    by_itself = [{name: [] if name in elsewhere else one[name] for name in one} for one in every]
+    by_itself = [
+        {name: [] if name in elsewhere else result[name] for name in result} for result in every
+    ]
     assert leaves(documented(whole)) == leaves(named(by_itself) | TRIED)
-    assert documented(run) == named(run for one in every for run in one["runs"])
-    verdicts = named(verdict for one in every for verdict in one["verdicts"])
+    assert documented(run) == named(run for result in every for run in result["runs"])
+    verdicts = named(verdict for result in every for verdict in result["verdicts"])
     verdicts = {name.replace("to_random.", "to_random:").partition(":")[0] for name in verdicts}
     assert leaves(documented(verdict)) == leaves(verdicts | EARLIER)
-    frontiers = {name for name in named(one["frontier"] for one in every) if "." not in name}
+    frontiers = {name for name in named(result["frontier"] for result in every) if "." not in name}
     assert frontiers <= documented(frontier)
     for part in ("curve", "points", "reaches"):
         first = {
-            f"{part}[].{name}" for one in every for item in one["frontier"][part] for name in item
+            f"{part}[].{name}"
+            for result in every
+            for item in result["frontier"][part]
+            for name in item
         }
         assert first <= documented(frontier), part
 
@@ -233,7 +238,7 @@ def test_kill_9_loses_nothing_that_was_finished_and_the_rest_continues(tmp_path)
 
 def children_of_run(out):
     """The processes that train in a folder."""
-    found = []
+    names = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -241,8 +246,8 @@ def children_of_run(out):
             except OSError:
                 continue
             if "infobatch.lab.run" in command and str(out) in command:
-                found.append(entry.name)
-    return found
+                names.append(entry.name)
+    return names
 
 
 def test_ctrl_c_says_how_to_resume(tmp_path):
@@ -278,7 +283,7 @@ def test_a_grid_of_learning_rates_and_a_sequential_design_for_real(tmp_path):
     arguments = ("--smoke", "--arms", "full,infobatch", "--seeds", 3, "--most-seeds", 4)
     arguments += ("--lengths", "0.5,1", "--jobs", 2, "--out", tmp_path)
     arguments += ("--learning-rates", "1e-9,0.003", "--rate-seeds", 2)
-    told = infobatch("compare", MY_TASK, *arguments).stdout
+    output = infobatch("compare", MY_TASK, *arguments).stdout
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["chosen_rates"] == {"full": 0.003, "infobatch": 0.003}
     tried = [json.loads(path.read_text()) for path in (tmp_path / "sweep").rglob("result.json")]
@@ -287,7 +292,7 @@ def test_a_grid_of_learning_rates_and_a_sequential_design_for_real(tmp_path):
     assert all(run["settings"]["learning_rate"] == 0.003 for run in results["runs"])
     assert all(run["num_samples"] == 256 for run in results["runs"])
     assert (tmp_path / "report.html").read_text().count("<td>chosen</td>") == 2
-    assert "Learning rates 1e-09, 0.003 were tried for every arm" in told
+    assert "Learning rates 1e-09, 0.003 were tried for every arm" in output
     is_open = results["decision"]["more_seeds"] is not None
     assert is_open or results["decision"]["kind"] != "not decided"
     assert not is_open or len(results["seeds"]) == 4, "seeds are added until it is decided"

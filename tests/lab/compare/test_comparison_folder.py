@@ -135,9 +135,11 @@ def test_short_costs_what_one_leader_did_in_all_of_a_folder(tmp_path):
     leaders = {run["arm"]: run["settings"]["leader"] for run in results["runs"]}
     assert leaders == {"full": None, "quantile": None, "short": "quantile"}
     for arms in ("full,quantile,short,infobatch", "infobatch"):
-        with pytest.raises(ValueError, match="leader = 'quantile' there, 'infobatch' here") as told:
+        with pytest.raises(
+            ValueError, match="leader = 'quantile' there, 'infobatch' here"
+        ) as error:
             compare(tmp_path, arms, 3)
-        assert "short, seed 0; short, seed 1" in str(told.value)
+        assert "short, seed 0; short, seed 1" in str(error.value)
         assert not (tmp_path / "runs" / "infobatch-1-0").exists(), "nothing was trained for nothing"
     for seed in (0, 1):
         shutil.rmtree(tmp_path / "runs" / f"short-1-{seed}")
@@ -355,12 +357,12 @@ def test_seeds_are_added_while_anything_is_open(tmp_path, monkeypatch):
     instead = "use instead of shorter training"
     decisions = [("not decided", more), (instead, more), (instead, None), ("use", None)]
     comparison = Comparison(str(TINY), parse_arms("full,infobatch"), 3, tmp_path, most_seeds=9)
-    told = iter(decisions)
+    remaining = iter(decisions)
     monkeypatch.setattr("infobatch.lab.compare.comparison.run_jobs", lambda *_, **__: None)
     monkeypatch.setattr(
         comparison,
         "collect",
-        lambda: {"decision": dict(zip(("kind", "more_seeds"), next(told), strict=True))},
+        lambda: {"decision": dict(zip(("kind", "more_seeds"), next(remaining), strict=True))},
     )
     results = comparison.run(at_once=1, watch=lambda *_: None)
     assert results["decision"] == {"kind": instead, "more_seeds": None}

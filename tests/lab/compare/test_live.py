@@ -66,9 +66,9 @@ def test_the_live_table(small_margin, monkeypatch):
     clock.now += 10
     assert shown.time_left() == "time left: about 90 s", "half of five runs in ten seconds"
     shown.watch(small_margin, tried[0], event(2, None, 0.5))
-    told = text_of(shown.table())
-    assert "learning rate 0.1, seed 100000: epoch 2/8, 0.51234 " in told
-    assert "learning rate 0.3, seed 100000: epoch 1/8, 1.51234 " in told
+    output = text_of(shown.table())
+    assert "learning rate 0.1, seed 100000: epoch 2/8, 0.51234 " in output
+    assert "learning rate 0.3, seed 100000: epoch 1/8, 1.51234 " in output
     for job in tried:
         job.folder.mkdir(parents=True)
         (job.folder / "result.json").write_text('{"metric": 0.12345678}')
@@ -95,11 +95,11 @@ def test_nothing_is_cropped(comparison, width):
     results = read_results(comparison)
     console = Console(file=io.StringIO(), width=width)
     print_answer(console, results)
-    told = console.file.getvalue()
-    assert "…" not in told
-    assert headline(results) in told
+    output = console.file.getvalue()
+    assert "…" not in output
+    assert headline(results) in output
     for line in notes(results):
-        assert line in told
+        assert line in output
     letters = "".join(text_of(results_table(results)).split())
     assert sorted(letters.replace("─", "")) == sorted(
         "".join(text_of(results_table(results), width).split()).replace("─", "")

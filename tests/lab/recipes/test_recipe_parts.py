@@ -63,7 +63,7 @@ def test_shifts_and_flips():
     padded = torch.nn.functional.pad(images, [MOST] * 4, value=9.0)
     seen = set()
     for before, after in zip(padded, changed, strict=True):
-        found = [
+        result = [
             (top, left, flip)
             for top in range(2 * MOST + 1)
             for left in range(2 * MOST + 1)
@@ -75,8 +75,8 @@ def test_shifts_and_flips():
                 after,
             )
         ]
-        assert found, "each image is a crop of itself"
-        seen.update(found)
+        assert result, "each image is a crop of itself"
+        seen.update(result)
     assert {flip for _, _, flip in seen} == {False, True}
     assert {top for top, _, _ in seen} == set(range(2 * MOST + 1))
     assert {left for _, left, _ in seen} == set(range(2 * MOST + 1))
@@ -108,10 +108,10 @@ def test_cutmix():
     for k in range(100):
         if mixed.partners[k] == k:
             continue
-        own = mixed.images[k] == images[k]
-        assert torch.equal(mixed.images[k][~own], images[mixed.partners[k]][~own])
-        assert own[0].float().mean() == mixed.lam[k], "the weight is the share of pixels kept"
-        pasted = (~own[0]).nonzero()
+        kept = mixed.images[k] == images[k]
+        assert torch.equal(mixed.images[k][~kept], images[mixed.partners[k]][~kept])
+        assert kept[0].float().mean() == mixed.lam[k], "the weight is the share of pixels kept"
+        pasted = (~kept[0]).nonzero()
         if len(pasted):
             height, width = (pasted.amax(0) - pasted.amin(0) + 1).tolist()
             assert height * width == len(pasted), "a rectangle"
@@ -129,12 +129,12 @@ def test_every_optimizer_learns(name, mix):
     losses = []
     for step in range(40):
         batch = train[step * 64 : step * 64 + 64]
-        found = recipe.losses(model, batch)
-        assert found.losses.shape == found.scores.shape == (64,)
-        found.losses.mean().backward()
+        result = recipe.losses(model, batch)
+        assert result.losses.shape == result.scores.shape == (64,)
+        result.losses.mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(found.losses.mean().item())
+        losses.append(result.losses.mean().item())
     assert np.mean(losses[-5:]) < np.mean(losses[:3]) - 0.2
 
 
@@ -147,10 +147,10 @@ def test_diffusion_predictions(prediction, min_snr):
     assert model.scheduler.config.prediction_type == prediction
     first = recipe.losses(model, train[:16])
     assert first.scores.isnan().all(), "nothing is known of any timestep yet"
-    found = [recipe.losses(model, train[:64]) for _ in range(3)][-1]
-    assert found.scores.isfinite().any()
-    assert not torch.equal(found.scores.nan_to_num(), found.losses.detach())
-    found.losses.mean().backward()
+    result = [recipe.losses(model, train[:64]) for _ in range(3)][-1]
+    assert result.scores.isfinite().any()
+    assert not torch.equal(result.scores.nan_to_num(), result.losses.detach())
+    result.losses.mean().backward()
     restored = recipe.model()
     restored.load_state_dict(model.state_dict())
     state, again = model.timestep_means.state_dict(), restored.timestep_means.state_dict()
@@ -172,10 +172,10 @@ def test_frechet_distance_against_scipy():
     second = torch.randn(200, 6, generator=generator, dtype=torch.float64) @ torch.randn(
         6, 6, generator=generator, dtype=torch.float64
     )
-    one, other = np.cov(first.numpy().T), np.cov(second.numpy().T)
+    covariance, other = np.cov(first.numpy().T), np.cov(second.numpy().T)
     means = (first.mean(0) - second.mean(0)).square().sum().item()
-    root = scipy.linalg.sqrtm(one @ other).real
-    expected = means + np.trace(one + other - 2 * root)
+    root = scipy.linalg.sqrtm(covariance @ other).real
+    expected = means + np.trace(covariance + other - 2 * root)
     assert frechet_distance(first, second) == pytest.approx(expected, rel=1e-6)
     assert frechet_distance(first, first) == pytest.approx(0, abs=1e-6)
 
@@ -186,8 +186,8 @@ def test_ridge_classifier_separates_what_can_be_separated():
     features = torch.eye(10, dtype=torch.float64)[labels] + 0.1 * torch.randn(
         200, 10, generator=generator, dtype=torch.float64
     )
-    found = (with_constant(features) @ ridge_classifier(features, labels)).argmax(1)
-    assert torch.equal(found, labels)
+    result = (with_constant(features) @ ridge_classifier(features, labels)).argmax(1)
+    assert torch.equal(result, labels)
 
 
 # The masked autoencoder, against transformers' own loss.
@@ -209,8 +209,8 @@ def test_mae_losses_and_features():
     mirrored_pixels = standardised(torch.where(flips.view(-1, 1, 1, 1), images.flip(3), images))
     expected = model(mirrored_pixels).loss
     torch.manual_seed(3)
-    found = recipe.losses(model, (images, None))
-    torch.testing.assert_close(found.losses.mean(), expected)
+    result = recipe.losses(model, (images, None))
+    torch.testing.assert_close(result.losses.mean(), expected)
 
     whole = encode_whole(model, pixels)
     model.config.mask_ratio = 0.0
@@ -260,11 +260,11 @@ def test_the_converted_model_tells_stories():
     with torch.no_grad():
         assert model(input_ids=tokens, labels=tokens).loss < 1.5
         assert untrained(input_ids=tokens, labels=tokens).loss > 5
-        told = torch.tensor([[BOS]])
+        story = torch.tensor([[BOS]])
         for _ in range(60):
-            told = torch.cat([told, model(input_ids=told).logits[:, -1:].argmax(-1)], 1)
+            story = torch.cat([story, model(input_ids=story).logits[:, -1:].argmax(-1)], 1)
     # The sample that llama2.c documents for this model.
-    assert tokenizer.decode(told[0].tolist()).startswith(
+    assert tokenizer.decode(story[0].tolist()).startswith(
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
     )
 
@@ -366,8 +366,12 @@ def test_answers_count_for_themselves(name):
     together = recipe.losses(model, recipe.collate([train[index] for index in range(40)]))
     alone = [recipe.losses(model, recipe.collate([train[index]])) for index in range(40)]
     close = {"rtol": 1e-4, "atol": 1e-5}
-    torch.testing.assert_close(together.scores, torch.cat([one.scores for one in alone]), **close)
-    torch.testing.assert_close(together.losses, torch.cat([one.losses for one in alone]), **close)
+    torch.testing.assert_close(
+        together.scores, torch.cat([single.scores for single in alone]), **close
+    )
+    torch.testing.assert_close(
+        together.losses, torch.cat([single.losses for single in alone]), **close
+    )
     # Over the whole set, the mean is that of all tokens, as evaluate() has it.
     assert together.losses.mean().item() == pytest.approx(recipe.evaluate(model, train), rel=1e-4)
 
@@ -410,8 +414,8 @@ def test_published_alpaca(tmp_path):
     for chosen in ("random_9k", "dq_k5_1k"):
         ours = load_recipe("alpaca", data=DATA, smoke=True, options={"rows": chosen}).data()
         theirs = load_recipe("alpaca", data=tmp_path, smoke=True, options={"rows": chosen}).data()
-        for own, their in zip(ours, theirs, strict=True):
-            assert all(torch.equal(a[0], b[0]) for a, b in zip(own, their, strict=True))
+        for our, their in zip(ours, theirs, strict=True):
+            assert all(torch.equal(a[0], b[0]) for a, b in zip(our, their, strict=True))
 
 
 @needs_data("gsm8k")
@@ -540,11 +544,11 @@ def test_void_counts_for_nothing():
     half = recipe.evaluate(model, Tensors(images, void))
     assert half != recipe.evaluate(model, some)
     logits = model((images.float() - 104) / 70)[0]
-    found = logits.argmax(1)
+    result = logits.argmax(1)
     counted = void != 11
     ious = []
     for label in range(11):
-        is_label, is_found = (void == label) & counted, (found == label) & counted
+        is_label, is_found = (void == label) & counted, (result == label) & counted
         if (is_label | is_found).any():
             ious.append(((is_label & is_found).sum() / (is_label | is_found).sum()).item())
     assert half == pytest.approx(100 * np.mean(ious), rel=1e-5)

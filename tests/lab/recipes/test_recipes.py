@@ -139,12 +139,12 @@ def test_resumes_bit_for_bit(name, options, tmp_path, monkeypatch):
     expected = straight.train(lambda standing: None)
 
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
-    told = 0
+    reports = 0
 
     def stop_in_the_second_epoch(standing):
-        nonlocal told
-        told += 1
-        if told == 11:
+        nonlocal reports
+        reports += 1
+        if reports == 11:
             raise StopError
 
     with pytest.raises(StopError):

@@ -117,9 +117,9 @@ def test_values_on_hover_need_no_script(page):
     assert "script" not in page.tags
     titles = re.findall(r"<g><title>([^<]*)</title>", page.source)
     assert any(
-        re.match(r"full, length 0.5: \d+\.\d\d for \d+ sample passes", one) for one in titles
+        re.match(r"full, length 0.5: \d+\.\d\d for \d+ sample passes", title) for title in titles
     )
-    assert any("of the samples were visited" in one for one in titles)
+    assert any("of the samples were visited" in title for title in titles)
     assert not re.search(r'id="[^"]*hover:', page.source)
 
 
@@ -190,13 +190,13 @@ def test_where_processor_time_is_not_known_the_clocks_is_drawn(out):
         "the wall-clock seconds of training, which depend on what else the machine was doing."
         in shown.text
     )
-    assert any(one.startswith("accuracy against seconds of") for one in shown.all("aria-label"))
+    assert any(title.startswith("accuracy against seconds of") for title in shown.all("aria-label"))
 
 
 def table(page, label):
     """The words of a table's rows."""
-    (found,) = re.findall(f'aria-label="{label}">(.*?)</div>', page.source, re.DOTALL)
-    rows = re.findall(r"<tr>(.*?)</tr>", found, re.DOTALL)
+    (table,) = re.findall(f'aria-label="{label}">(.*?)</div>', page.source, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
     return [[cell.strip() for cell in re.findall(r">([^<]*)</t[hd]>", row)] for row in rows]
 
 
@@ -356,7 +356,7 @@ def test_a_run_without_snapshot_labels_and_pictures(out):
     page = Page(write_report(out))
     assert not {"classes", "losses"} & set(page.all("id"))
     assert "This task has no show()" in re.sub(r"\s+", " ", page.text)
-    assert any(one.startswith("How often samples") for one in page.all("aria-label") if one)
+    assert any(title.startswith("How often samples") for title in page.all("aria-label") if title)
 
 
 def test_metrics_and_losses_that_are_not_finite(out):

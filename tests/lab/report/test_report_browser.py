@@ -33,15 +33,15 @@ def test_in_chromium(comparison, browser, device, width, scheme):
         viewport={"width": width, "height": 800}, color_scheme=scheme, offline=True
     )
     page = context.new_page()
-    said, requested = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    messages, requested = [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.on("request", lambda request: requested.append(request.url))
     page.goto(address, wait_until="networkidle")
     OUTPUT.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=OUTPUT / f"report-{device}-{scheme}.png", full_page=True)
 
-    assert said == []
+    assert messages == []
     assert [url for url in requested if not url.startswith("data:")] == [address]
     assert page.evaluate("document.documentElement.scrollWidth") == width, "no sideways scrolling"
     page.locator("#by-seconds").check()

@@ -125,12 +125,12 @@ def test_a_rule_of_ones_own(tmp_path):
     results = compare(tmp_path / "out", arms, 1, TINY)
     saved = {run["arm"].rpartition("/")[2]: run["saved_fraction"] for run in results["runs"]}
     assert 0 == saved["full"] < saved["my_rules.py:Gentle"] < saved["my_rules.py:Gentle:ratio=0.9"]
-    for name, told in (
+    for name, message in (
         ("Missing", "has no policy 'Missing'"),
         ("NoRule", "has no policy 'NoRule'"),
         ("Gentle:size=1", "has no option 'size'. Expected some of ratio"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             parse_arms(f"full,{rules}:{name}")
     rules.write_text(RULES.replace("0.25", "0.75"))
     with pytest.raises(ValueError, match="the text of the rule's file has changed"):

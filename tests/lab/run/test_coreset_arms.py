@@ -186,4 +186,4 @@ def test_the_weights_of_a_subset_reach_the_training(task, tmp_path):
     ones = train_losses(tmp_path / "ones", 1)
     twos = train_losses(tmp_path / "twos", 2)
     assert ones == twos
-    assert all(one != other for one, other in zip(ones, craig, strict=True))
+    assert all(weight != other for weight, other in zip(ones, craig, strict=True))

@@ -92,19 +92,19 @@ def test_what_a_rule_hides_is_forwarded_and_three_forwards_count_as_a_pass(tmp_p
 
 
 def test_a_diverged_run_ends_and_counts_as_diverged(tmp_path):
-    told = train_once(
+    run = train_once(
         "diffusion", "--smoke", "--learning-rate", 1e30, "--out", tmp_path / "infobatch"
     )
-    assert told.exit_code == 0, told.output
-    assert "not finite" in told.output
+    assert run.exit_code == 0, run.output
+    assert "not finite" in run.output
     result = json.loads((tmp_path / "infobatch" / "result.json").read_text())
     assert result["metric"] is None
     assert result["extra_metrics"] == {}
 
 
 def test_an_extra_metric_that_is_not_finite_is_none(tmp_path):
-    found = {"good": 1.0, "bad": float("nan"), "worse": float("inf")}
-    task = replace(load_task(str(TINY)), extra_metrics=lambda model, data: found)
+    metrics = {"good": 1.0, "bad": float("nan"), "worse": float("inf")}
+    task = replace(load_task(str(TINY)), extra_metrics=lambda model, data: metrics)
     result = Run(task, settings_of(task, arm="full", seed=0), tmp_path).train(lambda standing: None)
     assert result.extra_metrics == {"good": 1.0, "bad": None, "worse": None}
 
@@ -151,7 +151,7 @@ def test_workers_of_a_resumed_run_do_not_repeat_themselves(tmp_path, monkeypatch
     noisy_run(tmp_path / "stopped", visited).train(lambda standing: None)
     assert len(visited) == len(expected) == 12, "three epochs of four batches"
     assert len(torch.stack(visited).unique(dim=0)) == 12, "no augmentation came twice"
-    same = [torch.equal(one, other) for one, other in zip(visited, expected, strict=True)]
+    same = [torch.equal(batch, other) for batch, other in zip(visited, expected, strict=True)]
     # Within an epoch the rest of it has draws of its own; from an epoch's end all are as they were.
     drawn_again = range(6, 8) if stop_after == 6 else range(0)
     assert same == [step not in drawn_again for step in range(12)]
@@ -164,14 +164,14 @@ def test_a_folder_that_holds_a_finished_run(tmp_path):
     assert again.exit_code == 0
     assert "accuracy" in again.output
     assert "Already finished: " in again.output
-    for arguments, told in (
+    for arguments, message in (
         (("--arm", "full"), "arm = 'infobatch' there, 'full' here"),
         (("--seed", "1"), "seed = 0 there, 1 here"),
         (("--learning-rate", "0.5"), "learning_rate = 0.01 there, 0.5 here"),
     ):
         refused = train_once(TINY, "--arm", "infobatch", *arguments, "--out", tmp_path)
         assert refused.exit_code == 2
-        assert told in refused.stderr
+        assert message in refused.stderr
         assert "Choose another --out, or delete the folder." in refused.stderr
     assert (tmp_path / "result.json").stat().st_mtime_ns == written
 
@@ -204,8 +204,8 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path):
 
 def test_an_epoch_is_logged_once(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)  # a report after every step
-    told = train_once(TINY, "--log", "tensorboard", "--out", tmp_path)
-    assert told.exit_code == 0, told.output
+    run = train_once(TINY, "--log", "tensorboard", "--out", tmp_path)
+    assert run.exit_code == 0, run.output
     from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415
         EventAccumulator,
     )
@@ -325,12 +325,12 @@ def test_a_run_that_ends_within_an_epoch_resumes_there(tmp_path, monkeypatch):
     straight = run_of(tmp_path / "straight", 260, 32, **settings)
     expected = straight.train(lambda standing: None)
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
-    told = 0
+    reports = 0
 
     def stop(standing):
-        nonlocal told
-        told += 1
-        if told == 20:
+        nonlocal reports
+        reports += 1
+        if reports == 20:
             raise StopError
 
     with pytest.raises(StopError):

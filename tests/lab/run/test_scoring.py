@@ -36,8 +36,8 @@ def test_a_checkpoint_scores_the_training_set(suffix, tmp_path):
     expected = tiny_task.losses(model, train[:60]).detach()
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     out = tmp_path / "new" / f"scores.{suffix}"
-    told = scored(TINY, "--checkpoint", tmp_path / "weights.pt", "--out", out)
-    assert "Scored 60 samples, which costs 20 training steps of one sample." in told
+    output = scored(TINY, "--checkpoint", tmp_path / "weights.pt", "--out", out)
+    assert "Scored 60 samples, which costs 20 training steps of one sample." in output
     pruner = infobatch.Pruner(60, 4, initial_scores=out)
     assert torch.allclose(pruner.scores, expected, atol=1e-6)
 
@@ -50,8 +50,8 @@ def test_a_run_s_checkpoint_the_untrained_model_and_a_proxy(tmp_path):
     untrained, again = (np.load(tmp_path / f"{name}.npz") for name in ("untrained", "again"))
     assert (untrained["score"] == again["score"]).all()
     (tmp_path / "with_proxy.py").write_text(WITH_PROXY)
-    told = scored(tmp_path / "with_proxy.py", "--proxy", "--out", tmp_path / "proxy.npz")
-    assert "which costs 16 training steps" in told  # it has 8 parameters where the model has 10
+    output = scored(tmp_path / "with_proxy.py", "--proxy", "--out", tmp_path / "proxy.npz")
+    assert "which costs 16 training steps" in output  # it has 8 parameters where the model has 10
     assert np.load(tmp_path / "proxy.npz")["cost"].sum() == pytest.approx(60 / 3 * 0.8)
 
 

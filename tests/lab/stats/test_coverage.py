@@ -43,10 +43,11 @@ def test_coverage_and_bias(truth, equal_cost, cost_noise, seeds):
     ends = np.log(LENGTHS[[0, -1]] / (ARM * equal_cost))
     for runs in comparisons(truth, equal_cost, seeds, count=count, cost_noise=cost_noise):
         cost, quality, point_cost, point = runs
-        found = cross(fit_curve(cost, quality), point_cost, point, confidence=0.95)
-        covered += found.low <= -math.log(ARM) <= found.high
-        savings.append(-math.expm1(-found.estimate))
-        low, high = np.clip([found.low, found.high], *ends)  # an open interval ends with the curve
+        crossing = cross(fit_curve(cost, quality), point_cost, point, confidence=0.95)
+        covered += crossing.low <= -math.log(ARM) <= crossing.high
+        savings.append(-math.expm1(-crossing.estimate))
+        # An open interval ends with the curve.
+        low, high = np.clip([crossing.low, crossing.high], *ends)
         widths.append(math.exp(-low) - math.exp(-high))
     assert 0.90 <= covered / count <= 0.99
     bias = np.mean(savings) - (1 - ARM)
@@ -60,9 +61,9 @@ def test_reading_between_two_lengths_is_off_by_little(equal_cost, worst):
     """What remains without noise, however many seeds: the chord of a curve that bends."""
     quality = np.repeat(smooth(LENGTHS)[:, None], 3, axis=1)
     curve = fit_curve(np.log(LENGTHS)[:, None] + 0 * quality, quality)
-    own = np.full(3, math.log(ARM * equal_cost))
-    found = cross(curve, own, np.full(3, smooth(equal_cost)), confidence=0.95)
-    assert 0 <= -math.expm1(-found.estimate) - (1 - ARM) < worst
+    log_cost = np.full(3, math.log(ARM * equal_cost))
+    crossing = cross(curve, log_cost, np.full(3, smooth(equal_cost)), confidence=0.95)
+    assert 0 <= -math.expm1(-crossing.estimate) - (1 - ARM) < worst
 
 
 def test_where_full_data_stops_gaining_between_two_lengths_the_arm_is_favoured():
@@ -70,10 +71,10 @@ def test_where_full_data_stops_gaining_between_two_lengths_the_arm_is_favoured()
     stops = np.minimum(LENGTHS, 0.7)
     quality = np.repeat(smooth(stops)[:, None], 3, axis=1)
     curve = fit_curve(np.log(LENGTHS)[:, None] + 0 * quality, quality)
-    found = cross(
+    crossing = cross(
         curve, np.full(3, math.log(ARM * 0.69)), np.full(3, smooth(0.69)), confidence=0.95
     )
-    assert 0.05 < -math.expm1(-found.estimate) - (1 - ARM) < 0.1
+    assert 0.05 < -math.expm1(-crossing.estimate) - (1 - ARM) < 0.1
 
 
 @pytest.mark.slow
@@ -83,15 +84,15 @@ def test_a_percentile_bootstrap_covers_too_little():
     generator = np.random.default_rng(1)
     for cost, quality, point_cost, point in comparisons(straight, 0.5, seeds, count=count):
         drawn = generator.integers(0, seeds, (100, seeds))
-        found = [
+        estimates = [
             cross(
-                fit_curve(cost[:, own].mean(axis=1, keepdims=True), quality[:, own].mean(axis=1, keepdims=True)),
-                point_cost[own].mean(keepdims=True),
-                point[own].mean(keepdims=True),
+                fit_curve(cost[:, resampled].mean(axis=1, keepdims=True), quality[:, resampled].mean(axis=1, keepdims=True)),
+                point_cost[resampled].mean(keepdims=True),
+                point[resampled].mean(keepdims=True),
                 confidence=0.95,
             ).estimate
-            for own in drawn
+            for resampled in drawn
         ]  # fmt: skip
-        low, high = np.percentile(found, [2.5, 97.5])
+        low, high = np.percentile(estimates, [2.5, 97.5])
         covered += low <= -math.log(ARM) <= high
     assert 0.6 < covered / count < 0.8

@@ -25,25 +25,27 @@ def ratio(log_ratio):
 
 def test_halfway_in_one_over_cost():
     # (1/100 + 1/200) / 2 = 1/133.3: full data needs a third more than the point's 100.
-    found = crossing_of(curve_of([100, 200], [82, 86]), 100, [84])
-    assert ratio(found.estimate) == pytest.approx(4 / 3)
-    assert (found.low, found.high, found.beyond) == (None, None, 0)
+    crossing = crossing_of(curve_of([100, 200], [82, 86]), 100, [84])
+    assert ratio(crossing.estimate) == pytest.approx(4 / 3)
+    assert (crossing.low, crossing.high, crossing.beyond) == (None, None, 0)
 
 
 def test_interval_by_hand():
     # Differences to the cheaper end 1.9, 2.0, 2.1: mean 2, sd 0.1, half = 4.302653 * 0.1 / sqrt(3)
     # = 0.248414. The curve rises by 4 in every seed, so the way along is (2 -+ 0.248414) / 4, and
     # 100 / cost = 1 - way / 2.
-    found = crossing_of(curve_of([100, 200], [80, 84], [82, 86], [84, 88]), 100, [81.9, 84, 86.1])
-    assert ratio(found.estimate) == pytest.approx(4 / 3)
-    assert ratio(found.low) == pytest.approx(1 / (1 - 0.437897 / 2), abs=1e-6)
-    assert ratio(found.high) == pytest.approx(1 / (1 - 0.562103 / 2), abs=1e-6)
+    crossing = crossing_of(
+        curve_of([100, 200], [80, 84], [82, 86], [84, 88]), 100, [81.9, 84, 86.1]
+    )
+    assert ratio(crossing.estimate) == pytest.approx(4 / 3)
+    assert ratio(crossing.low) == pytest.approx(1 / (1 - 0.437897 / 2), abs=1e-6)
+    assert ratio(crossing.high) == pytest.approx(1 / (1 - 0.562103 / 2), abs=1e-6)
 
 
 def test_seeds_that_move_together_cancel():
-    found = crossing_of(curve_of([1, 2], [80, 84], [70, 74], [60, 64]), 1, [82, 72, 62])
-    assert found.low == pytest.approx(found.high)
-    assert found.estimate == pytest.approx(found.low)
+    crossing = crossing_of(curve_of([1, 2], [80, 84], [70, 74], [60, 64]), 1, [82, 72, 62])
+    assert crossing.low == pytest.approx(crossing.high)
+    assert crossing.estimate == pytest.approx(crossing.low)
 
 
 def test_neighbours_that_fall_are_pooled_in_every_seed():
@@ -71,8 +73,8 @@ def test_a_flat_stretch_counts_from_its_cheap_end():
     ("quality", "estimate", "beyond"), [(0.5, 1, -1), (1, 1, 0), (9, 8, 0), (9.5, 8, 1)]
 )
 def test_beyond_the_ends(quality, estimate, beyond):
-    found = crossing_of(curve_of([1, 2, 8], [1, 5, 9]), 2, [quality])
-    assert (2 * ratio(found.estimate), found.beyond) == (pytest.approx(estimate), beyond)
+    crossing = crossing_of(curve_of([1, 2, 8], [1, 5, 9]), 2, [quality])
+    assert (2 * ratio(crossing.estimate), crossing.beyond) == (pytest.approx(estimate), beyond)
 
 
 def test_interval_is_open_where_the_curve_ends():
@@ -93,8 +95,8 @@ def test_interval_is_open_where_the_curve_ends():
 def test_two_seeds_have_a_wide_interval_and_noise_alone_an_open_one():
     curve = curve_of([1, 2, 4], [1, 5, 9], [1, 5, 9])
     # Differences -+0.1: sd 0.141421, t(0.975, 1) = 12.7062, half = 1.27062.
-    found = crossing_of(curve, 1, [4.9, 5.1])
-    assert ratio(found.low) == pytest.approx(1 / (1 - (4 - 1.27062) / 8), abs=1e-5)
+    crossing = crossing_of(curve, 1, [4.9, 5.1])
+    assert ratio(crossing.low) == pytest.approx(1 / (1 - (4 - 1.27062) / 8), abs=1e-5)
     noise = crossing_of(curve, 1, [1, 9])
     assert (noise.low, noise.high) == (-math.inf, math.inf)
 
@@ -133,8 +135,10 @@ def test_costs_that_vary_with_the_seed_in_both_cancel_and_others_do_not():
 def test_difference_at_the_same_cost():
     curve = curve_of([1, 2, 4], [1, 5, 9], [2, 6, 10])
     log_cost = np.full(2, math.log(4 / 3))  # halfway in 1 / cost between 1 and 2
-    found = differences_at_own_cost(curve, log_cost, np.array([4.0, 7.0]))
-    assert found == pytest.approx([1, 3])
+    differences = differences_at_own_cost(curve, log_cost, np.array([4.0, 7.0]))
+    assert differences == pytest.approx([1, 3])
     for cost, quality in ((0.5, 1), (8, 9)):  # beyond an end, that end
-        found = differences_at_own_cost(curve, np.full(2, math.log(cost)), np.array([9.0, 10.0]))
-        assert found[0] == pytest.approx(9 - quality)
+        differences = differences_at_own_cost(
+            curve, np.full(2, math.log(cost)), np.array([9.0, 10.0])
+        )
+        assert differences[0] == pytest.approx(9 - quality)

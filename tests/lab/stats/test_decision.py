@@ -26,7 +26,7 @@ FULL = runs_of("full", {0.5: 88 + NOISE, 0.75: 89.4 + OTHER, 1.0: 90 - NOISE})
 
 
 def assessed(*runs, full=FULL, margin=0.5, seeds=5, **options):
-    measurements = [run for own in (full, *runs) for run in own if run.seed < seeds]
+    measurements = [run for group in (full, *runs) for run in group if run.seed < seeds]
     return assess(measurements, margin=margin, higher_is_better=True, **options)
 
 
@@ -39,19 +39,21 @@ def test_use():
     # 89.02; and 89.95 is 0.9167 of the way from 75 to 100, at 97.3: 1 - 66 / 97.3 = 32%.
     quantile = runs_of("quantile", {1.0: 89.95 + OTHER}, cost=66)
     settings = {"quantile": "learning rate 0.2"}
-    found = assessed(quantile, wording=Wording(unit="points", settings=settings))
-    assert found.decision.sentence == (
+    assessment = assessed(quantile, wording=Wording(unit="points", settings=settings))
+    assert assessment.decision.sentence == (
         "Use `quantile` with learning rate 0.2: as good as full data at 32% less compute (31–33%); "
         "shorter training at its cost loses 0.98 points."
     )
-    assert (found.decision.kind, found.decision.arm) == ("use", "quantile")
-    assert found.outcomes[0].word == "lossless"
-    json.dumps(dataclasses.asdict(found), allow_nan=False)
+    assert (assessment.decision.kind, assessment.decision.arm) == ("use", "quantile")
+    assert assessment.outcomes[0].word == "lossless"
+    json.dumps(dataclasses.asdict(assessment), allow_nan=False)
 
 
 def test_use_where_the_arm_is_better_than_full_data_or_cheaper_than_its_curve():
-    told = sentence_of(runs_of("mean", {1.0: 90.3 + OTHER}, cost=40), wording=Wording(epochs=30))
-    assert told == (
+    sentence = sentence_of(
+        runs_of("mean", {1.0: 90.3 + OTHER}, cost=40), wording=Wording(epochs=30)
+    )
+    assert sentence == (
         "Use `mean`: as good as full data at 60% less compute (60% or more); "
         "shorter training at its cost loses more than 2.00."
     )
@@ -60,9 +62,9 @@ def test_use_where_the_arm_is_better_than_full_data_or_cheaper_than_its_curve():
 def test_use_says_where_the_arms_own_curve_reaches_full_quality():
     """Better than full data at one length and worse at the next: the saving is in between."""
     runs = runs_of("mean", {0.8: 89.4 + OTHER, 1.0: 90.6 + OTHER}, cost=80)
-    told = sentence_of(runs)
+    sentence = sentence_of(runs)
     # In 1 / cost, 90 is halfway from 64 to 80: 2 / (1 / 64 + 1 / 80) = 71.1.
-    assert told == (
+    assert sentence == (
         "Use `mean`: as good as full data at 20% less compute (20% or more); shorter training at "
         "its cost loses 0.45. Its own curve reaches full data's quality at 29% less compute (29–29%)."
     )
@@ -72,35 +74,35 @@ def test_use_says_where_the_arms_own_curve_reaches_full_quality():
 
 def test_the_length_is_part_of_the_advice():
     runs = runs_of("mean", {0.8: 89.9 + OTHER, 1.0: 90.0 + OTHER}, cost=66)
-    told = sentence_of(runs, wording=Wording(epochs=30))
-    assert told.startswith("Use `mean` for 24 epochs: as good as full data at 44% less compute")
+    sentence = sentence_of(runs, wording=Wording(epochs=30))
+    assert sentence.startswith("Use `mean` for 24 epochs: as good as full data at 44% less compute")
     assert sentence_of(runs).startswith("Use `mean` for 0.8 × the epochs: ")
 
 
 def test_use_although_the_gate_is_not_clear():
     full = runs_of("full", {0.6: 89.4 + NOISE, 1.0: 90 - NOISE})
-    told = sentence_of(runs_of("mean", {1.0: 90 + OTHER}, cost=66), full=full, margin=0.6)
-    assert told.endswith("Whether training is longer than it needs to be is not clear yet.")
+    sentence = sentence_of(runs_of("mean", {1.0: 90 + OTHER}, cost=66), full=full, margin=0.6)
+    assert sentence.endswith("Whether training is longer than it needs to be is not clear yet.")
 
 
 def test_train_shorter():
     full = runs_of("full", {0.5: 87 + NOISE, 0.6666: 90 + OTHER, 1.0: 90.3 - NOISE})
     mean = runs_of("mean", {1.0: 89.5 + OTHER}, cost=66.66)
-    found = assessed(mean, full=full, margin=1.0, wording=Wording(unit="points", epochs=30))
-    assert found.decision.kind == "train shorter"
-    assert found.decision.sentence == (
+    assessment = assessed(mean, full=full, margin=1.0, wording=Wording(unit="points", epochs=30))
+    assert assessment.decision.kind == "train shorter"
+    assert assessment.decision.sentence == (
         "`mean` is lossless against full data, but shorter training is better by 0.50 points at "
         "the same cost: train 20 epochs instead of 30."
     )
-    told = sentence_of(mean, full=full, margin=1.0)
-    assert told.endswith("is better by 0.50 at the same cost: train 0.67 × the epochs.")
+    sentence = sentence_of(mean, full=full, margin=1.0)
+    assert sentence.endswith("is better by 0.50 at the same cost: train 0.67 × the epochs.")
 
 
 def test_shorten_first():
     full = runs_of("full", {0.5: 89.95 + NOISE, 1.0: 90 + OTHER})
-    found = assessed(runs_of("mean", {1.0: 91 + OTHER}, cost=66), full=full)
-    assert found.decision.kind == "shorten first"
-    assert found.decision.sentence == (
+    assessment = assessed(runs_of("mean", {1.0: 91 + OTHER}, cost=66), full=full)
+    assert assessment.decision.kind == "shorten first"
+    assert assessment.decision.sentence == (
         "Training is longer than it needs to be: all data for 0.5 × the epochs is as good. "
         "Shorten it first; this run cannot judge pruning."
     )
@@ -109,18 +111,18 @@ def test_shorten_first():
 def test_use_instead_of_shorter_training():
     """Above the curve, but a loss by more than the margin: what the frontier is for."""
     mean = runs_of("mean", {1.0: 89.4 + OTHER}, cost=60)
-    found = assessed(mean, wording=Wording(unit="points", epochs=40))
-    assert found.decision.kind == "use instead of shorter training"
-    assert found.decision.sentence == (
+    assessment = assessed(mean, wording=Wording(unit="points", epochs=40))
+    assert assessment.decision.kind == "use instead of shorter training"
+    assert assessment.decision.sentence == (
         "Use `mean` instead of shorter training: for 40 epochs it is as good as all data for 30 "
         "epochs, at 20% less compute (20–20%). It is not as good as all data for 40 epochs: −0.60 "
         "points (−0.62 to −0.58) at 40% less compute, where the margin is 0.5. For that quality keep "
         "all data."
     )
-    assert (found.decision.leans, found.decision.more_seeds) == (None, None)
-    told = sentence_of(mean)
-    assert "for 1 × the epochs it is as good as all data for 0.75 × the epochs, at 20%" in told
-    assert "It is not as good as full data at full length: −0.60 (" in told
+    assert (assessment.decision.leans, assessment.decision.more_seeds) == (None, None)
+    sentence = sentence_of(mean)
+    assert "for 1 × the epochs it is as good as all data for 0.75 × the epochs, at 20%" in sentence
+    assert "It is not as good as full data at full length: −0.60 (" in sentence
 
 
 def test_use_instead_of_shorter_training_while_it_is_open_whether_it_is_lossless():
@@ -167,8 +169,8 @@ def test_keep_full_data():
 
 def test_not_decided_whether_lossless():
     mean = runs_of("mean", {1.0: 89.8 + 20 * OTHER}, cost=88)
-    found = assessed(mean, wording=Wording(unit="points"))
-    decision = found.decision
+    assessment = assessed(mean, wording=Wording(unit="points"))
+    decision = assessment.decision
     assert (decision.kind, decision.leans, decision.arm) == ("not decided", "use", "mean")
     assert decision.sentence.startswith(
         "Not decided: `mean` is −0.20 points (−0.59 to +0.19) against"
@@ -204,30 +206,32 @@ def test_more_compute_than_full_data_is_said():
 
 
 def test_one_seed():
-    found = assessed(
+    assessment = assessed(
         runs_of("mean", {1.0: [89.9]}, cost=66), seeds=1, wording=Wording(unit="points")
     )
-    assert found.decision.sentence == (
+    assert assessment.decision.sentence == (
         "Not decided: there is one seed. On it, `mean` was 0.12 points worse than full data at 34% "
         "less compute; shorter training at that cost lost 1.00 points. One seed cannot tell this "
         "from chance; 5 usually can."
     )
-    assert (found.decision.kind, found.decision.leans) == ("not decided", "use")
+    assert (assessment.decision.kind, assessment.decision.leans) == ("not decided", "use")
     full = runs_of("full", {0.5: [89.9], 1.0: [90.0]})
-    told = sentence_of(runs_of("mean", {1.0: [89.9]}, cost=66), full=full)
-    assert "All data for 0.5 × the epochs was within the margin, so training may be longer" in told
+    sentence = sentence_of(runs_of("mean", {1.0: [89.9]}, cost=66), full=full)
+    assert (
+        "All data for 0.5 × the epochs was within the margin, so training may be longer" in sentence
+    )
 
 
 def test_two_seeds_decide_nothing():
     for quality in (90.0, 80.0):
-        found = assessed(runs_of("mean", {1.0: [quality] * 2}, cost=66), seeds=2)
-        assert found.decision.kind == "not decided"
-    assert found.decision.leans == "keep full data"
-    assert found.decision.sentence.startswith(
+        assessment = assessed(runs_of("mean", {1.0: [quality] * 2}, cost=66), seeds=2)
+        assert assessment.decision.kind == "not decided"
+    assert assessment.decision.leans == "keep full data"
+    assert assessment.decision.sentence.startswith(
         "Not decided: there are two seeds. On average, `mean` was 10.00 worse than full data at 34% "
         "less compute; shorter training at that cost lost 0.9"
     )
-    assert found.decision.sentence.endswith(
+    assert assessment.decision.sentence.endswith(
         "Two seeds cannot tell this from chance; 5 usually can."
     )
 
@@ -258,19 +262,19 @@ def test_full_data_alone_is_told_whether_it_trains_longer_than_it_needs_to():
 def test_controls_are_shown_and_not_recommended():
     random = runs_of("random", {1.0: 89.95 + OTHER}, cost=50)
     mean = runs_of("mean", {1.0: 89.95 + OTHER}, cost=66)
-    found = assessed(random, mean, controls=["random"])
-    assert found.decision.arm == "mean"
-    assert [point.arm for point in found.frontier.points] == ["random", "mean"]
-    assert found.simultaneous.confidence == 0.95, "one candidate, nothing to share"
+    assessment = assessed(random, mean, controls=["random"])
+    assert assessment.decision.arm == "mean"
+    assert [point.arm for point in assessment.frontier.points] == ["random", "mean"]
+    assert assessment.simultaneous.confidence == 0.95, "one candidate, nothing to share"
     assert assessed(random, mean).decision.arm == "random"
 
 
 def test_level_is_stated():
     arms = [runs_of(arm, {0.5: 89 + OTHER, 1.0: 90 + OTHER}, cost=66) for arm in ("a", "b")]
-    found = assessed(*arms)
-    assert found.simultaneous.confidence == pytest.approx(1 - 0.05 / 4)
-    assert found.frontier.confidence == 0.95
-    assert found.level == (
+    assessment = assessed(*arms)
+    assert assessment.simultaneous.confidence == pytest.approx(1 - 0.05 / 4)
+    assert assessment.frontier.confidence == 0.95
+    assert assessment.level == (
         "If no arm is worth using, the decision is “Use” in at most 2.5% of all comparisons. "
         "The 4 pairs of arm and length share that error, so intervals in the decision are 98.75% "
         "intervals, wider than those of each pair by itself elsewhere. Intervals are over seeds, not over test items."
@@ -324,8 +328,8 @@ def test_an_arm_above_the_curve_that_is_worse_by_the_margin_is_rarely_called_as_
         runs = runs_of("full", full)
         for arm in "abcd":
             runs += runs_of(arm, {1.0: 90 - margin + next(noise)}, cost=33)
-        found = assess(runs, margin=margin, higher_is_better=True)
-        kinds.append(found.decision.kind)
+        assessment = assess(runs, margin=margin, higher_is_better=True)
+        kinds.append(assessment.decision.kind)
     assert kinds.count("use") / count <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / count)
     assert kinds.count("use instead of shorter training") / count > 0.9
 

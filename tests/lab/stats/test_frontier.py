@@ -157,9 +157,9 @@ def test_full_data_that_always_diverges_says_nothing():
 
 
 def test_one_seed_has_a_point_and_no_interval():
-    one = [run for run in FULL if run.seed == 1]
+    first_seed = [run for run in FULL if run.seed == 1]
     arm = [Measurement("mean", 1.0, 1, 50, 84)]
-    point = only(one, arm)
+    point = only(first_seed, arm)
     assert point.saving.text == "25%"
     assert (point.saving.low, point.saving.high, point.to_full.low) == (None, None, None)
     two = only(FULL, [*arm, Measurement("mean", 1.0, 2, 50, 86.01)])

@@ -97,6 +97,6 @@ def test_a_true_loss_of_the_margin_is_called_too_long_in_at_most_one_of_forty():
     generator = np.random.default_rng(0)
     count = 2000
     half = generator.normal(89.5, 0.2, (count, 4))
-    regimes = [gate_of({0.5: own, 1.0: [90] * 4}).regime for own in half]
+    regimes = [gate_of({0.5: qualities, 1.0: [90] * 4}).regime for qualities in half]
     wrong = regimes.count("too long") / count
     assert abs(wrong - 0.025) < 4 * math.sqrt(0.025 * 0.975 / count)

@@ -105,7 +105,7 @@ def test_a_chosen_learning_rate_is_in_the_sentence():
 
 
 def test_an_arm_that_diverges_is_never_lossless():
-    records = [one for one in a_frontier(4) if (one.arm, one.length, one.seed) != ("mean", 1.0, 2)]
+    records = [row for row in a_frontier(4) if (row.arm, row.length, row.seed) != ("mean", 1.0, 2)]
     records.append(record("mean", 1.0, 2, None, cost=700))
     verdict = judge(records, QUESTION).verdicts[-1]
     assert verdict.outcome.word == "worse than the margin"
@@ -115,9 +115,9 @@ def test_an_arm_that_diverges_is_never_lossless():
 def test_random_pruning_is_shown_and_compared_with_but_never_recommended():
     records = a_frontier(5)
     records += [
-        record("random", one.length, one.seed, one.metric + 0.3, cost=400, leader="mean")
-        for one in records
-        if one.arm == "mean"
+        record("random", row.length, row.seed, row.metric + 0.3, cost=400, leader="mean")
+        for row in records
+        if row.arm == "mean"
     ]
     judged = judge(records, QUESTION)
     assert judged.assessment.decision.arm == "mean"
@@ -131,9 +131,9 @@ def test_random_pruning_is_shown_and_compared_with_but_never_recommended():
 
 def test_a_verdict_that_changed_as_seeds_were_added_says_so():
     full = [90.0] * 6
-    own = [88.0, 89.9, 90.0, 89.95, 90.0, 90.05]  # one bad seed, then good ones
+    metrics = [88.0, 89.9, 90.0, 89.95, 90.0, 90.05]  # one bad seed, then good ones
     records = [record("full", 1.0, seed, value) for seed, value in enumerate(full)]
-    records += [record("mean", 1.0, seed, value, cost=700) for seed, value in enumerate(own)]
+    records += [record("mean", 1.0, seed, value, cost=700) for seed, value in enumerate(metrics)]
     (verdict,) = judge(records, QUESTION).verdicts
     assert verdict.outcome.word == "not decided"
     assert verdict.earlier == ()
@@ -152,7 +152,7 @@ def test_short_is_a_point_of_full_datas_curve():
         for seed, cost in enumerate((690, 700, 710))
     ]
     records += [record("mean", 1.0, seed, 90.0 + seed / 10, cost=700) for seed in range(3)]
-    cells = {(one.arm, one.length) for one in measurements(records, cost="samples_forwarded")}
+    cells = {(row.arm, row.length) for row in measurements(records, cost="samples_forwarded")}
     assert cells == {("full", 1.0), ("full", 0.7), ("mean", 1.0)}
     judged = judge(records, QUESTION)
     assert [verdict.arm for verdict in judged.verdicts] == ["mean"]
@@ -163,8 +163,8 @@ def test_short_is_a_point_of_full_datas_curve():
 def test_lower_is_better():
     records = a_frontier(5)
     turned = [
-        record(one.arm, one.length, one.seed, -one.metric, cost=one.samples_forwarded)
-        for one in records
+        record(row.arm, row.length, row.seed, -row.metric, cost=row.samples_forwarded)
+        for row in records
     ]
     question = Question(margin=0.5, higher_is_better=False)
     judged = judge(turned, question)
@@ -191,7 +191,7 @@ def test_summary():
         record("full", 1.0, 0, 91.0),
     ]
     long, short, mean = summarise(records, arms=["full", "mean"])
-    assert [(one.arm, one.length) for one in (long, short)] == [("full", 1.0), ("full", 0.5)]
+    assert [(row.arm, row.length) for row in (long, short)] == [("full", 1.0), ("full", 0.5)]
     assert (mean.metric.mean, mean.diverged, mean.seeds) == (91.0, 1, (0, 1, 2))
     assert (mean.seconds, mean.samples_forwarded) == (12.0, 100.0)
     assert mean.cpu_seconds is None

@@ -24,16 +24,16 @@ NOISE = np.array([-0.1, 0.0, 0.1])  # 95% interval: -+0.2484
     ],
 )
 def test_words(mean, word, leans):
-    found = outcome(contrast(mean + NOISE), margin=0.5)
-    assert (found.word, found.leans) == (word, leans)
-    assert (found.more_seeds is None) == (leans is None)
+    verdict = outcome(contrast(mean + NOISE), margin=0.5)
+    assert (verdict.word, verdict.leans) == (word, leans)
+    assert (verdict.more_seeds is None) == (leans is None)
 
 
 def test_not_decided_leans():
-    found = outcome(contrast(-0.3 + 3 * NOISE), margin=0.5)  # -1.05 to 0.45
-    assert (found.word, found.leans) == ("not decided", "lossless")
-    found = outcome(contrast(-0.6 + 3 * NOISE), margin=0.5)
-    assert (found.word, found.leans) == ("not decided", "worse than the margin")
+    verdict = outcome(contrast(-0.3 + 3 * NOISE), margin=0.5)  # -1.05 to 0.45
+    assert (verdict.word, verdict.leans) == ("not decided", "lossless")
+    verdict = outcome(contrast(-0.6 + 3 * NOISE), margin=0.5)
+    assert (verdict.word, verdict.leans) == ("not decided", "worse than the margin")
 
 
 def test_sentences():
@@ -58,9 +58,9 @@ def test_sentences():
 
 
 def test_an_arm_that_diverged():
-    found = outcome(None, margin=0.5, diverged=[1, 4])
-    assert found.word == "worse than the margin"
-    assert found.text == "Diverged with seeds 1, 4."
+    verdict = outcome(None, margin=0.5, diverged=[1, 4])
+    assert verdict.word == "worse than the margin"
+    assert verdict.text == "Diverged with seeds 1, 4."
     assert outcome(None, margin=0.5, diverged=[1]).text.endswith("with seed 1.")
     assert outcome(None, margin=0.5).text == "Not decided: there is no seed in common yet."
 
@@ -106,9 +106,9 @@ def test_more_seeds_depends_on_the_confidence():
 
 def test_far_too_many_seeds():
     assert more_seeds(contrast(-0.5 + NOISE), limit=-0.5) == SeedRange(1000, None)
-    found = more_seeds(contrast(-0.49 + NOISE), limit=-0.5)
-    assert found.low < 1000
-    assert found.high is None
+    seeds = more_seeds(contrast(-0.49 + NOISE), limit=-0.5)
+    assert seeds.low < 1000
+    assert seeds.high is None
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_binomial_standard_error():
 
 
 def test_contrast_by_hand():
-    found = contrast([-0.1, 0.1, 0.3])
-    assert found == Contrast(
+    difference = contrast([-0.1, 0.1, 0.3])
+    assert difference == Contrast(
         3, pytest.approx(0.1), pytest.approx(0.2),
         pytest.approx(-0.396828, abs=1e-6), pytest.approx(0.596828, abs=1e-6), 0.95,
     )  # fmt: skip

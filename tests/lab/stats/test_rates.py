@@ -14,15 +14,15 @@ def judged(metrics, *, usual=0.1, higher_is_better=True):
 
 
 def chosen(metrics, **options):
-    (rate,) = [rate for rate, found in judged(metrics, **options).items() if found.chosen]
+    (rate,) = [rate for rate, judgement in judged(metrics, **options).items() if judgement.chosen]
     return rate
 
 
 def test_by_hand():
     # Differences of 0.4 to 0.1: 1.0, 1.2, 1.4; mean 1.2, sd 0.2, standard error 0.2 / sqrt(3).
-    found = judged({0.4: [91.0, 90.2, 91.4], 0.1: [90.0, 89.0, 90.0]})
-    assert list(found) == [0.1, 0.4], "from the lowest to the highest"
-    low, high = found.values()
+    rates = judged({0.4: [91.0, 90.2, 91.4], 0.1: [90.0, 89.0, 90.0]})
+    assert list(rates) == [0.1, 0.4], "from the lowest to the highest"
+    low, high = rates.values()
     assert (high.mean, high.behind, high.chosen, high.tied) == (
         pytest.approx(272.6 / 3), 0.0, True, True,
     )  # fmt: skip
@@ -34,8 +34,8 @@ def test_by_hand():
 
 def test_a_tie_goes_to_the_usual_rate_then_to_the_middle_of_the_grid():
     noisy = {0.1: [90.0, 91.0, 90.0], 0.2: [90.2, 90.5, 90.3], 0.4: [90.6, 90.6, 90.6]}
-    found = judged(noisy)
-    assert [rate.tied for rate in found.values()] == [True, False, True]
+    rates = judged(noisy)
+    assert [rate.tied for rate in rates.values()] == [True, False, True]
     assert chosen(noisy) == 0.1
     assert chosen(noisy, usual=0.3) == 0.4, "both are as far from the middle: the better"
     assert chosen({**noisy, 0.2: [90.6, 90.1, 91.0]}, usual=0.3) == 0.2
@@ -43,9 +43,9 @@ def test_a_tie_goes_to_the_usual_rate_then_to_the_middle_of_the_grid():
 
 
 def test_two_seeds_of_which_one_is_alike_are_tied():
-    found = judged({0.1: [100 / 3, 1600 / 51], 0.2: [100 / 3, 1800 / 51]})
-    assert found[0.1].behind == pytest.approx(found[0.1].standard_error)
-    assert found[0.1].tied
+    rates = judged({0.1: [100 / 3, 1600 / 51], 0.2: [100 / 3, 1800 / 51]})
+    assert rates[0.1].behind == pytest.approx(rates[0.1].standard_error)
+    assert rates[0.1].tied
 
 
 def test_a_clearly_better_rate_wins_also_at_an_end():
@@ -53,24 +53,24 @@ def test_a_clearly_better_rate_wins_also_at_an_end():
 
 
 def test_one_seed_has_no_standard_error_so_the_best_wins():
-    found = judged({0.1: [90.0], 0.2: [90.1]})
-    assert [rate.chosen for rate in found.values()] == [False, True]
-    assert all(rate.standard_error is None and rate.sd is None for rate in found.values())
+    rates = judged({0.1: [90.0], 0.2: [90.1]})
+    assert [rate.chosen for rate in rates.values()] == [False, True]
+    assert all(rate.standard_error is None and rate.sd is None for rate in rates.values())
     assert chosen({0.1: [90.0], 0.2: [90.0]}, usual=0.1) == 0.1
 
 
 def test_lower_is_better():
     metrics = {0.1: [2.0, 2.1, 2.2], 0.2: [1.0, 1.1, 1.2]}
-    found = judged(metrics, higher_is_better=False)
-    assert found[0.2].chosen
-    assert found[0.2].mean == pytest.approx(1.1)
-    assert found[0.1].behind == pytest.approx(1.0)
+    rates = judged(metrics, higher_is_better=False)
+    assert rates[0.2].chosen
+    assert rates[0.2].mean == pytest.approx(1.1)
+    assert rates[0.1].behind == pytest.approx(1.0)
 
 
 def test_a_rate_with_which_one_seed_diverged_is_out():
-    found = judged({0.1: [80.0, 80.0], 0.4: [91.0, None]})
-    assert (found[0.4].mean, found[0.4].behind, found[0.4].tied) == (None, None, False)
-    assert found[0.1].chosen
+    rates = judged({0.1: [80.0, 80.0], 0.4: [91.0, None]})
+    assert (rates[0.4].mean, rates[0.4].behind, rates[0.4].tied) == (None, None, False)
+    assert rates[0.1].chosen
     assert chosen({0.1: [None], 0.2: [None], 0.4: [None]}, usual=1.0) == 0.2, "all of them did"
 
 
@@ -81,11 +81,11 @@ def test_three_seeds_and_the_rule_for_ties_choose_alike_where_rates_are_alike():
     rates = (0.1, 0.2, 0.4)
 
     def same(seeds):
-        found = [
-            chosen({r: 90 + own[k, :seeds] for k, r in enumerate(rates)}, usual=0.2)
-            for own in noise
+        choices = [
+            chosen({r: 90 + sample[k, :seeds] for k, r in enumerate(rates)}, usual=0.2)
+            for sample in noise
         ]
-        return np.mean([rate == 0.2 for rate in found])
+        return np.mean([rate == 0.2 for rate in choices])
 
     assert same(1) < 0.4
     assert same(3) > 0.5

@@ -47,14 +47,14 @@ def test_following_the_advice_to_add_seeds_raises_the_error(end, low, high):
     generator, count, wrong = np.random.default_rng(0), 1500, 0
     for _ in range(count):
         seen = list(generator.normal(-0.5, 0.3, 3))
-        found = outcome(contrast(seen), margin=0.5)
-        while found.more_seeds is not None and len(seen) < 60:
-            more = getattr(found.more_seeds, end)
+        verdict = outcome(contrast(seen), margin=0.5)
+        while verdict.more_seeds is not None and len(seen) < 60:
+            more = getattr(verdict.more_seeds, end)
             if more is None:
                 break
             seen += list(generator.normal(-0.5, 0.3, min(more, 60 - len(seen))))
-            found = outcome(contrast(seen), margin=0.5)
-        wrong += found.word == "lossless"
+            verdict = outcome(contrast(seen), margin=0.5)
+        wrong += verdict.word == "lossless"
     assert low < wrong / count < high
 
 

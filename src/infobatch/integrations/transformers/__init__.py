@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with pruned epochs: ``InfoBatchTrainer``, or the mixin before your own."""
+"""Hugging Face's Trainer with pruned epochs: ``InfoBatchTrainer``, or a mixin for your own."""
 
 from infobatch.integrations.versions import require
 

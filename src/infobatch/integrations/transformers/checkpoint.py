@@ -1,4 +1,4 @@
-"""The pruner's file beside the Trainer's own in a checkpoint."""
+"""The pruner's file in the Trainer's checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "infobatch.pt"
 
 
 def write(folder: str, state: dict[str, Any]) -> None:
-    """Write the state, whole or not at all."""
+    """Write the state atomically."""
     write_atomically(Path(folder) / NAME, lambda temporary: torch.save(state, temporary))
 
 

@@ -34,7 +34,7 @@ class InfoBatchConfig:
     )
 
     def __post_init__(self) -> None:
-        """Refuse here and now what no data could make right; the rest shows when there is data."""
+        """Refuse settings that are wrong for any data; the rest is checked with the data."""
         if self._needs_data:
             without: dict[str, Any] = dict.fromkeys(self._needs_data)
             replace(self, **without)
@@ -43,12 +43,12 @@ class InfoBatchConfig:
 
     @property
     def _needs_data(self) -> tuple[str, ...]:
-        """The settings that are set and can be checked only beside the data or the epochs."""
+        """The given settings that can only be checked together with the data or the epochs."""
         names = ("save", "protect_classes", "cost", "labels", "initial_scores")
         return tuple(name for name in names if getattr(self, name) is not None)
 
     def pruner_for(self, num_samples: int, num_epochs: int) -> Pruner:
-        """A new pruner, for loaders whose batches Accelerate shards among the ranks."""
+        """Create a pruner for loaders whose batches Accelerate shards among the ranks."""
         return Pruner(
             num_samples,
             num_epochs,

@@ -1,4 +1,4 @@
-"""What the Trainer's loader needs: the index inside the batch, and the epoch's own length."""
+"""Parts of the Trainer's loader: the index in each batch, and the length of each epoch."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class CarryIndex:
 
 
 class EpochSampler(Sampler[int]):
-    """The current pruner's epochs, as the Trainer walks them.
+    """The current pruner's epochs, as the Trainer iterates over them.
 
-    Its length is always that of the whole epoch. After a resume the Trainer skips the batches that
-    were trained on, so that epoch is issued from its start, although the pruner continues from
-    its middle: this way Accelerate fills up the last round of batches with the same samples as if
-    there had been no interruption.
+    Its length is always that of the whole epoch. After a resume, the Trainer skips the batches that
+    were trained on, so that epoch is issued from its start, although the pruner continues from its
+    middle: this way Accelerate pads the last round of batches with the same samples as without an
+    interruption.
     """
 
     def __init__(self, pruner: Callable[[], Pruner]) -> None:
         self._pruner = pruner
-        self.of_all_data = False  # have the length of an epoch over all data
+        self.of_all_data = False  # use the length of an epoch over all data
         self.resumed = False  # the epoch was begun before a checkpoint
 
     def __iter__(self) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""One loss per sample, from what a model returns beside its own mean loss."""
+"""One loss per sample, computed from a model's outputs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def from_outputs(
     shift: bool,
     label_smoothing: float,
 ) -> PerSample | None:
-    """The samples' losses as transformers' own loss functions have them; None if unknown.
+    """The samples' losses, as in transformers' own loss functions; None if unknown.
 
-    ``shift``: position t predicts label t + 1, as in causal language models.
+    ``shift`` means that position t predicts label t + 1, as in causal language models.
     """
     if not isinstance(outputs, Mapping):
         return None
@@ -45,7 +45,7 @@ def from_outputs(
         logits, labels = logits[..., :-1, :], labels[..., 1:]
     if labels.dim() == logits.dim() and labels.shape[-1] == 1:
         labels = labels.squeeze(-1)
-    shifts_samples = shift and labels.dim() < 2  # there is one label for the whole sample
+    shifts_samples = shift and labels.dim() < 2  # one label for the whole sample
     if logits.shape[:-1] != labels.shape or labels.is_floating_point() or shifts_samples:
         return None
     losses = functional.cross_entropy(
@@ -59,6 +59,6 @@ def from_outputs(
 
 
 def over_tokens(losses: torch.Tensor, counted: torch.Tensor) -> PerSample:
-    """Losses whose mean is that over all counted tokens; a sample's score is its own tokens' mean."""
+    """Losses whose mean is that over all counted tokens; a score is a sample's own mean."""
     sums, counts = (losses * counted).sum(1), counted.sum(1)
     return PerSample(shares(sums, counts.sum()), own_means(sums, counts))

@@ -1,7 +1,8 @@
-"""How far training has come, counted in the steps that full data would take.
+"""The progress of training, in the steps that full data would take.
 
-The Trainer fixes the number of steps before it begins, for epochs over all data. A pruned epoch makes
-fewer steps; here each of them is worth a little more, so that every epoch is worth the same.
+The Trainer fixes the number of steps before it begins, for epochs over all data. A pruned epoch
+makes fewer steps; here each of them counts for a little more, so that every epoch counts for the
+same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from infobatch.pruner import Pruner
 
 @dataclass
 class EpochUnderWay:
-    """Where the Trainer stands in an epoch."""
+    """The Trainer's position in an epoch."""
 
     epoch: int
     samples: int  # of the whole epoch, over all ranks, without those that the loader drops
@@ -26,7 +27,7 @@ class EpochUnderWay:
 
     @property
     def progress(self) -> Progress:
-        """The same in samples, over all ranks."""
+        """The position in samples, over all ranks."""
         done = self.batches_done * self.samples_at_once
         return Progress(self.epoch, done, self.samples, full=self.samples)
 
@@ -38,22 +39,22 @@ class EpochUnderWay:
 
 @dataclass(frozen=True)
 class Course:
-    """A training run in full-data steps: so many per epoch, so many in all."""
+    """A training run in full-data steps: their number per epoch and in total."""
 
     steps_per_epoch: int
     steps: int
 
     def due(self, now: EpochUnderWay) -> int:
-        """Full-data steps by now, in proportion to the epoch's samples."""
+        """The full-data steps due by now, in proportion to the epoch's samples."""
         return min(now.progress.full_steps(self.steps_per_epoch), self.steps)
 
     def steps_to_make(self, epoch: int, of: int) -> int:
-        """How many of an epoch's ``of`` steps are made before the run is over."""
+        """How many of an epoch's ``of`` steps are made before the run ends."""
         left = min(max(self.steps - epoch * self.steps_per_epoch, 0), self.steps_per_epoch)
         return -(-left * of // self.steps_per_epoch)
 
     def steps_to_come(self, pruner: Pruner, epoch: int, of: int) -> int:
-        """The steps of this epoch, exactly, and of the later ones, as far as can be known."""
+        """The exact steps of this epoch, plus those of later epochs as far as they are known."""
         to_make = self.steps_to_make(epoch, of)
         for later in range(epoch + 1, pruner.num_epochs):
             pruned = not pruner.plan.whole and pruner._course.planner.prunes(later)
@@ -62,9 +63,9 @@ class Course:
 
 
 class VirtualSteps:
-    """A learning-rate scheduler for full data's steps that advances by those that are due.
+    """A learning-rate scheduler in full-data steps, which advances by those that are due.
 
-    Everything but ``step`` and the state is the inner scheduler's, which is at ``scheduler``.
+    Everything except ``step`` and the state is delegated to the inner ``scheduler``.
     """
 
     def __init__(self, scheduler: Any, due: Callable[[], int]) -> None:

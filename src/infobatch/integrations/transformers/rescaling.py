@@ -1,8 +1,8 @@
-"""How a sample's loss enters the loss that the Trainer takes the gradient of.
+"""How a sample's loss contributes to the loss that the Trainer differentiates.
 
-The Trainer divides by the items (tokens, usually) of all the batches that make one optimizer step, over
-all ranks, where the model's loss takes part in that; else the model divides by those of the one batch.
-Which of the two a model does shows only in its loss: the first step compares.
+If the model's loss supports it, the Trainer divides by the items (usually tokens) of all batches in
+an optimizer step, over all ranks; otherwise the model divides by those of the single batch. Only
+the loss itself shows which of the two a model does, so the first step compares.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ WAY_OUT = (
 
 
 class ItemShares(NamedTuple):
-    """By how much the mean of a batch's losses is multiplied, if it is by items, or by batch."""
+    """The factors of the mean of a batch's losses, for division by items or by batch."""
 
     by_items: Any
     by_batch: float
-    before_ranks: Any  # like by_items, before the Trainer makes up for the mean over ranks
+    before_ranks: Any  # like by_items, before the Trainer corrects for the mean over ranks
 
     @classmethod
     def of(
@@ -35,7 +35,7 @@ class ItemShares(NamedTuple):
     ) -> ItemShares:
         """The factors for a batch; ``num_items`` counts the items of the whole optimizer step.
 
-        ``shift``: the first label of each row is not trained on, because nothing predicts it.
+        ``shift`` means that the first label of each row is not trained on: nothing predicts it.
         """
         if num_items is None:
             share = 1 / trainer.current_gradient_accumulation_steps
@@ -51,16 +51,16 @@ class ItemShares(NamedTuple):
         return cls(share * ranks, float(ranks), share)
 
     def distance(self, loss: torch.Tensor, mean: torch.Tensor) -> float:
-        """How far the closer of the two factors leaves the samples' mean from the batch's loss."""
+        """The distance of the samples' mean from the batch's loss, with the closer factor."""
         got = float(loss)
         return min(abs(got - float(mean * factor)) for factor in (self.by_items, self.by_batch))
 
 
 class Share:
-    """Which of the two factors the model's loss has.
+    """Decides which of the two factors the model's loss has.
 
-    ``trusted``: the user defines the samples' losses, so that a difference (an auxiliary loss that
-    belongs to no sample, for instance) is intended, and stays as it is.
+    ``trusted`` means that the user defines the samples' losses, so that a difference (for instance
+    an auxiliary loss that belongs to no sample) is intended and left alone.
     """
 
     def __init__(self, *, trusted: bool) -> None:
@@ -68,13 +68,13 @@ class Share:
         self._by_items: bool | None = None
 
     def of(self, loss: torch.Tensor, mean: torch.Tensor, shares: ItemShares) -> Any:
-        """The factor for this batch, whose loss the Trainer gives and whose samples make ``mean``."""
+        """The factor for this batch, given the Trainer's loss and the samples' ``mean``."""
         if self._by_items is None:
             self._by_items = self._look(loss.detach(), mean.detach(), shares)
         return shares.by_batch if self._by_items is False else shares.by_items
 
     def _look(self, loss: torch.Tensor, mean: torch.Tensor, shares: ItemShares) -> bool | None:
-        """Compare, and so wait for the device, once; None if this loss cannot tell."""
+        """Compare once, which waits for the device; None if this loss cannot tell."""
         got = float(loss)
         by_items, by_batch = float(mean * shares.by_items), float(mean * shares.by_batch)
         if not math.isfinite(got):

@@ -23,11 +23,11 @@ else:
 
 CLASSIFIERS = {
     f"For{what}Classification" for what in ("Sequence", "Image", "Video", "Audio")
-}  # whose problem_type tells which loss they have
+}  # whose problem_type determines their loss
 
 
 class WeightedSteps(_Base):
-    """The part of the mixin that sees batches; the other part has the ``pruner``."""
+    """The part of the mixin that handles batches; the other part has the ``pruner``."""
 
     compute_loss_func: Any
     _share: Share
@@ -64,7 +64,7 @@ class WeightedSteps(_Base):
                 "super().compute_loss(…), or put the mixin before it: class New(InfoBatchMixin, Own)."
             )
         self._under_way.batches_done += 1
-        # What is returned is only logged: the weights would make it jump in pruned epochs.
+        # The returned loss is only logged: with weights it would jump in pruned epochs.
         plain: torch.Tensor = loss * self._plain_share
         return plain
 
@@ -75,7 +75,7 @@ class WeightedSteps(_Base):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The Trainer's loss; in training with each sample's part in it multiplied by its weight."""
+        """The Trainer's loss; in training, each sample's part in it is multiplied by its weight."""
         compute = partial(
             super().compute_loss,
             return_outputs=return_outputs,
@@ -83,7 +83,7 @@ class WeightedSteps(_Base):
         )
         if self._batch is None:  # evaluation, prediction
             return compute(model, inputs)
-        given = dict(inputs)  # the Trainer takes things out
+        given = dict(inputs)  # the Trainer removes entries
         items = partial(ItemShares.of, self, given, num_items_in_batch)
         counted = items(shift=self._loss_shifts_labels)  # as the Trainer counts
         function, outputs = self.compute_loss_func, []
@@ -111,7 +111,7 @@ class WeightedSteps(_Base):
         return (loss, result[1]) if return_outputs else loss
 
     def _rescaled(self, loss: torch.Tensor, samples: PerSample, factor: Any) -> torch.Tensor:
-        """Add what the samples' parts in the loss lack to their weighted ones; note the scores."""
+        """Replace the samples' parts in the loss by their weighted ones; record the scores."""
         index = self._batch
         if len(samples.losses) != len(index):
             raise RuntimeError(
@@ -138,11 +138,11 @@ class WeightedSteps(_Base):
     def per_sample_losses(
         self, model: Any, inputs: Mapping[str, Any], outputs: Any
     ) -> torch.Tensor | PerSample | None:
-        """One loss per sample, whose plain mean is the batch's loss: override for models of your own.
+        """One loss per sample, whose plain mean is the batch's loss; override for your own models.
 
-        ``inputs`` is the batch and ``outputs`` what ``model`` returned for it. Return a 1-D tensor, or
-        a ``PerSample(losses, scores)`` where samples are to be ranked by something else. Here the
-        losses are worked out from ``outputs.logits`` as transformers' own loss functions do it.
+        ``inputs`` is the batch and ``outputs`` what ``model`` returned for it. Return a 1-D tensor,
+        or a ``PerSample(losses, scores)`` to rank samples by something else. By default, the losses
+        are computed from ``outputs.logits`` as in transformers' own loss functions.
         """
         return self._from_outputs(model, inputs, outputs, shift=bool(self._shift))
 
@@ -170,9 +170,9 @@ class WeightedSteps(_Base):
     ) -> bool | None:
         """Whether the model's loss shifts the labels; None if this loss cannot tell.
 
-        Neither the class nor its ``loss_type`` tells: GPT-2 has no type and shifts, BART's decoder
-        has that of a causal model and does not. So the losses of both ways are compared with the
-        model's own.
+        Neither the class nor its ``loss_type`` shows this: GPT-2 has no type and shifts, BART's
+        decoder has the type of a causal model and does not. So both variants are compared with the
+        model's own loss.
         """
         distances = {}
         with torch.no_grad():
@@ -185,7 +185,8 @@ class WeightedSteps(_Base):
         if not loss.isfinite():
             return None
         if math.isclose(*distances.values(), abs_tol=1e-6):
-            # All tokens have the same loss, as with a head of zeros: ask what transformers would call.
+            # All tokens have the same loss, as with a zero head: check which loss transformers
+            # uses.
             inner = self.accelerator.unwrap_model(model)
             function = getattr(inner, "loss_function", None)
             return function is ForCausalLMLoss and not inner.config.is_encoder_decoder

@@ -1,4 +1,4 @@
-"""What the mixin refuses, before anything is trained."""
+"""Checks of what the mixin does not support, before anything is trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 
 def check_arguments(args: Any) -> None:
-    """Refuse training arguments that cannot go together with pruned epochs."""
+    """Refuse training arguments that are incompatible with pruned epochs."""
     if args.train_sampling_strategy != "random":
         raise ValueError(
             f"InfoBatchTrainer got train_sampling_strategy={args.train_sampling_strategy!r}, expected "
@@ -52,7 +52,7 @@ def check_interface(trainer: type, mixin: type) -> None:
 
 
 def check_overridden(package: str, trainer: type, mixin: type, names: Iterable[str]) -> None:
-    """Refuse a package whose trainer has other arguments in one of these methods."""
+    """Refuse a package whose trainer has different arguments in one of these methods."""
     for name in names:
         ours = list(inspect.signature(getattr(mixin, name)).parameters)
         theirs = getattr(trainer, name, None)

@@ -1,4 +1,4 @@
-"""The Trainer's hooks: a batch knows its samples, an epoch its length, a checkpoint its scores."""
+"""Hooks into the Trainer: the index in batches, epoch lengths, scores in checkpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ else:
 
 
 class PrunedEpochs(_Base):
-    """The part of a mixin that has the ``pruner``; the other part sees batches and updates it."""
+    """The part of a mixin that has the ``pruner``; the other part updates it with batches."""
 
     data_collator: Any
     _under_way: EpochUnderWay | None = None
@@ -48,7 +48,7 @@ class PrunedEpochs(_Base):
         self._course: Course | None = None
         given = kwargs.get("args", args[1] if len(args) > 1 else None)
         if given is not None:
-            check_arguments(given)  # before a data set is prepared for nothing
+            check_arguments(given)  # before a data set is prepared in vain
         super().__init__(*args, **kwargs)
         check_arguments(self.args)
         if self.train_dataset is not None:
@@ -57,7 +57,7 @@ class PrunedEpochs(_Base):
 
     @property
     def pruner(self) -> Pruner:
-        """The pruner of the training under way, or of the next one."""
+        """The pruner of the current training run, or of the next one."""
         if self.train_dataset is None:
             raise RuntimeError(
                 f"{type(self).__name__}.pruner has no data to prune: train_dataset is None. Pass "
@@ -71,7 +71,7 @@ class PrunedEpochs(_Base):
         return pruner
 
     def _forget_batches(self) -> None:
-        """Forget what earlier batches have shown: a new training begins."""
+        """Forget what earlier batches have shown, because a new training run begins."""
 
     def _new_pruner(self, num_epochs: int) -> Pruner:
         check_dataset(self.train_dataset)
@@ -80,7 +80,7 @@ class PrunedEpochs(_Base):
         return self._pruner
 
     def _pruning(self) -> InfoBatchConfig:
-        """The user's settings, completed where another rule than the mean is the default."""
+        """The user's settings, completed if the default is another rule than the mean."""
         return self.infobatch
 
     def _expected_epochs(self) -> int:
@@ -120,8 +120,8 @@ class PrunedEpochs(_Base):
         if not is_training:
             return super()._get_dataloader(dataset, description, *options)
         check_dataset(dataset)
-        # What the model does not take is removed first, as usual, and the index added after it. The
-        # Trainer's own remover, around that once more, leaves pairs of index and sample alone.
+        # Columns that the model does not take are removed first, as usual, and the index is added
+        # afterwards. The Trainer's own remover, applied again, ignores pairs of index and sample.
         collate = self.data_collator
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset, description=description)
@@ -136,7 +136,7 @@ class PrunedEpochs(_Base):
     # The run: its length, its schedule, its epochs.
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """The Trainer's figures for full data, and a new pruner for as many epochs."""
+        """The Trainer's values for full data, and a new pruner for the same number of epochs."""
         self._epoch_sampler.of_all_data = True
         try:
             values = super().set_initial_training_values(args, dataloader)
@@ -152,17 +152,17 @@ class PrunedEpochs(_Base):
         return values
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The Trainer's scheduler, or the user's, for full data's steps; paced to the pruned ones."""
+        """The Trainer's or the user's scheduler in full-data steps, paced to pruned epochs."""
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         if isinstance(scheduler, ReduceLROnPlateau | GreedyLR):  # stepped by evaluations
             return scheduler
-        if isinstance(scheduler, VirtualSteps):  # the user's, in a second train(): it continues
+        if isinstance(scheduler, VirtualSteps):  # the user's, continued in a second train()
             scheduler = scheduler.scheduler
         self.lr_scheduler = VirtualSteps(scheduler, self._steps_due)
         return self.lr_scheduler
 
     def _steps_due(self) -> int:
-        """Full-data steps with the optimizer step that was just made."""
+        """The full-data steps due, including the optimizer step that was just made."""
         assert self._under_way is not None
         assert self._course is not None
         return self._course.due(self._under_way)
@@ -214,7 +214,7 @@ class PrunedEpochs(_Base):
         )
 
     def _samples_in(self, rows: int) -> int:
-        """How many samples of the epoch its batches have, which may be filled up with repeats."""
+        """How many samples of the epoch its batches contain, without repeats for padding."""
         return min(rows, len(self.pruner.plan))
 
     def _end_epoch(self) -> None:
@@ -228,7 +228,7 @@ class PrunedEpochs(_Base):
         self._under_way = None
         loss_is_due = self.control.should_log
         self.log(dict(self.pruner.savings.as_dict()))
-        self.control.should_log = loss_is_due  # logging takes it for done
+        self.control.should_log = loss_is_due  # logging resets it
 
     def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: Any) -> Any:
         if self._under_way is not None:
@@ -285,7 +285,7 @@ class InfoBatchMixin(WeightedSteps, PrunedEpochs):
     """Put this before a Trainer class: ``class MyTrainer(InfoBatchMixin, SFTTrainer): ...``.
 
     The constructor takes one more argument, ``infobatch=InfoBatchConfig(…)``. ``pruner`` is the
-    :class:`~infobatch.Pruner`; each ``train()`` begins with a new one, or with a checkpoint's.
+    :class:`~infobatch.Pruner`; each ``train()`` starts with a new one, or with a checkpoint's.
     """
 
 

@@ -1,4 +1,4 @@
-"""TRL's trainers with pruned epochs: instruction tuning, preferences (DPO), groups of completions (GRPO)."""
+"""TRL's trainers with pruned epochs: instruction tuning (SFT), preferences (DPO) and GRPO."""
 
 from infobatch.integrations.versions import require
 

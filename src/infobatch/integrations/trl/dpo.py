@@ -1,4 +1,4 @@
-"""TRL's DPOTrainer with pruned epochs: pairs that the model tells apart already are seen less often."""
+"""TRL's DPOTrainer with pruned epochs: pairs that are already told apart are seen less."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from infobatch.integrations.transformers.loading import INDEX
 from infobatch.integrations.transformers.support import check_overridden
 from infobatch.integrations.trl.weighted import WeightedRows, scale_gradient
 
-_ACROSS_PAIRS = ("aot", "aot_unpaired", "sft")  # losses in which a pair has no part of its own
+_ACROSS_PAIRS = ("aot", "aot_unpaired", "sft")  # losses that cannot be divided by pair
 
 
 class InfoBatchDPOMixin(WeightedRows):
     """Put this before a class derived from ``DPOTrainer``, which gets the argument ``infobatch=``.
 
     A pair's score is the loss of the standard DPO objective, −log σ(β × margin), whatever loss is
-    trained with. The weight of a pair multiplies the gradient of its two completions, and leaves the
-    loss and the metrics that are logged as they are.
+    trained with. The weight of a pair multiplies the gradient of its two completions; the logged
+    loss and metrics do not change.
     """
 
     _pairs: torch.Tensor | None = None  # of the batch that is being trained on
@@ -53,9 +53,9 @@ class InfoBatchDPOMixin(WeightedRows):
     def _compute_loss(self, model: Any, inputs: Any, return_outputs: bool) -> Any:
         if self._pairs is None:  # evaluation
             return super()._compute_loss(model, inputs, return_outputs)
-        # The device holds the index already where the loader has moved the batch.
+        # The index is already on the device if the loader has moved the batch.
         pairs = self._pairs.to(inputs["input_ids"].device)
-        # Chosen completions come first, then the rejected ones; in a whole epoch all weigh 1.
+        # Chosen completions come first, then rejected ones; in a whole epoch all weights are 1.
         weights = None if self.pruner.plan.whole else self._weights_of(pairs).repeat(2)
         with self._watching(model, weights) as seen:
             result = super()._compute_loss(model, inputs, return_outputs)
@@ -72,7 +72,7 @@ class InfoBatchDPOMixin(WeightedRows):
     def _watching(
         self, model: Any, weights: torch.Tensor | None
     ) -> Iterator[dict[str, torch.Tensor]]:
-        """Note the completions' log-probabilities, and weight the gradients of the policy's."""
+        """Record the completions' log-probabilities, and weight the gradients of the policy's."""
         seen: dict[str, torch.Tensor] = {}
 
         def note(module: Any, args: Any, output: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Prompts and their groups of completions: which are kept, in which order, with which weight."""
+"""Prompts and their groups of completions: which are kept, in what order and weight."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from infobatch.policies.checks import check_ratio
 class SpreadPrune:
     """Prune a share ``ratio`` of the prompts whose last group had less spread than the mean.
 
-    The policy changes while a prompt is left out, and with it what its group would show. So the
-    probability to be kept grows with the epochs since the last visit: 1 − ratio after one epoch,
-    twice that after two, and so on up to 1. No prompt is left out for longer than 1/(1 − ratio) epochs,
-    and no weight exceeds that number. Prompts that were never seen are kept.
+    While a prompt is left out, the policy changes, and so would its group. The probability of being
+    kept therefore grows with the epochs since the last visit: 1 − ratio after one epoch, twice that
+    after two, and so on up to 1. No prompt is left out for longer than 1/(1 − ratio) epochs, and no
+    weight exceeds that number. Prompts that were never seen are kept.
 
-    The number of kept prompts is rounded up to a multiple of ``batch``, the prompts that are generated
-    for at once, because TRL drops an incomplete batch.
+    The number of kept prompts is rounded up to a multiple of ``batch``, the number of prompts in a
+    generation batch, because TRL drops an incomplete batch.
 
     >>> SpreadPrune(ratio=0.75)
     SpreadPrune(ratio=0.75, batch=1)
@@ -42,11 +42,11 @@ class SpreadPrune:
         check_ratio("SpreadPrune(ratio=…)", self.ratio)
 
     def strata(self, samples: Samples) -> Strata:
-        """Label a for the prompts below the mean that were last seen a epochs ago."""
+        """Label ``a`` for prompts below the mean that were last seen ``a`` epochs ago."""
         scores = samples.scores
         seen = ~np.isnan(scores)
         mean = np.mean(scores[seen], dtype=np.float64) if seen.any() else -np.inf
-        # Shares of the ages 1, 2, … that are below 1; rounded, for 0.9 × 10 is not exactly 9.
+        # Shares of the ages 1, 2, … that are below 1; rounded, because of float arithmetic.
         keep = [(1 - self.ratio) * age for age in range(1, 254)]
         keep = [share for share in keep if round(share, 9) < 1]
         age = np.clip(samples.age, 1, None)
@@ -57,7 +57,7 @@ class SpreadPrune:
         return Strata(labels, self._in_batches(sizes, keep), thresholds=reported)
 
     def _in_batches(self, sizes: Any, keep: list[float]) -> tuple[float, ...]:
-        """The shares for which a multiple of ``batch`` prompts is kept, if there are as many."""
+        """The shares for which a multiple of ``batch`` prompts is kept, if there are enough."""
         counts = keep_counts(sizes, keep)
         missing = -int(counts.sum()) % self.batch
         for age in range(len(keep), 0, -1):  # the oldest first
@@ -96,7 +96,7 @@ class GroupSampler(Sampler[int]):
 
 
 class CarryIndexInRows:
-    """A collate function that adds its index to every row of the batch, as one more column."""
+    """A collate function that adds an index column to the rows of the batch."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate
@@ -107,10 +107,10 @@ class CarryIndexInRows:
 
 
 def group_scores(advantages: torch.Tensor, size: int) -> torch.Tensor:
-    """What the gradient of each group is proportional to: the root mean square of its advantages.
+    """The root mean square of each group's advantages, to which its gradient is proportional.
 
-    Equal rewards have a score of exactly 0: the mean of eight times 0.3 is not 0.3, and what rounding
-    leaves of the advantages is no spread.
+    Equal rewards have a score of exactly 0: in floating point, the mean of eight times 0.3 is not
+    0.3, but advantages that stem only from rounding do not count as spread.
 
     >>> group_scores(torch.tensor([1.0, -1.0, 3e-4, 3e-4]), 2)
     tensor([1., 0.])
@@ -121,7 +121,7 @@ def group_scores(advantages: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def effective_number(weights: torch.Tensor) -> torch.Tensor:
-    """Kish's effective size: as many equal weights give a mean that is as noisy.
+    """Kish's effective size: the number of equal weights whose mean would be as noisy.
 
     >>> effective_number(torch.tensor([1.0, 1.0, 0.0]))
     tensor(2.)

@@ -1,8 +1,8 @@
 """TRL's GRPOTrainer with pruned epochs: fewer generations for prompts that teach nothing.
 
-A prompt whose completions all get the same reward has no gradient. Which prompts those are is known only
-after generating, which is what costs. So prompts whose last group had little spread are generated for
-less often, and weigh more when they are.
+A prompt whose completions all get the same reward has no gradient. Which prompts those are is only
+known after generation, which is the expensive part. So prompts whose last group had little spread
+are used less often, and weigh more when they are used.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ WEIGHTS = "infobatch_weights"
 class InfoBatchGRPOMixin(WeightedRows):
     """Put this before a class derived from ``GRPOTrainer``, which gets the argument ``infobatch=``.
 
-    A prompt's score is the root mean square of its group's advantages. Without a policy of your own
-    prompts are pruned by :class:`~infobatch.integrations.trl.SpreadPrune` with the configuration's
+    A prompt's score is the root mean square of its group's advantages. By default, prompts are
+    pruned by :class:`~infobatch.integrations.trl.SpreadPrune` with the configuration's
     ``prune_ratio``. The weight of a prompt multiplies the gradient of its completions, whatever the
-    loss is made of, and leaves the loss and the metrics that are logged as they are.
+    form of the loss; the logged loss and metrics do not change.
     """
 
     _row_weights: torch.Tensor | None = None  # of the completions whose loss is being computed
@@ -74,7 +74,7 @@ class InfoBatchGRPOMixin(WeightedRows):
         return len(self.train_dataset) // self._prompts_at_once * self._repeats
 
     def _samples_in(self, rows: int) -> int:
-        return rows  # the same prompt in many of them
+        return rows  # several rows have the same prompt
 
     # A generation: its groups are scored, its completions weighted.
 
@@ -97,7 +97,7 @@ class InfoBatchGRPOMixin(WeightedRows):
         return output
 
     def _record(self, rows: torch.Tensor, advantages: torch.Tensor) -> None:
-        """Score the groups, which may lie across ranks: each rank gets all and reports its part."""
+        """Score the groups, which may span ranks: each rank gathers all and reports its part."""
         prompts = self.accelerator.gather(rows)[:: self.num_generations]
         scores = group_scores(self.accelerator.gather(advantages), self.num_generations)
         rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
@@ -132,7 +132,7 @@ class InfoBatchGRPOMixin(WeightedRows):
         return loss
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        """The completions' log-probabilities and entropies: all that a loss depends on the model by."""
+        """The log-probabilities and entropies, through which alone a loss depends on the model."""
         logps, entropies, aux_loss = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         weights = self._row_weights
         if weights is not None and logps.requires_grad:

@@ -11,5 +11,5 @@ class InfoBatchSFTTrainer(InfoBatchMixin, SFTTrainer):
     """``SFTTrainer`` with one more argument, ``infobatch=InfoBatchConfig(…)``.
 
     A sequence's score is the mean loss of the tokens that are trained on: those of the completion,
-    where the loss is completion-only. Packing and padding-free batches are refused.
+    if the loss is completion-only. Packing and padding-free batches are refused.
     """

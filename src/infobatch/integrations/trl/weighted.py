@@ -1,4 +1,4 @@
-"""Weights that multiply the gradients of rows, whatever the loss is made of."""
+"""Weights that multiply the gradients of rows, whatever the form of the loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infobatch.plan import Plan
 
 
 class WeightedRows(PrunedEpochs):
-    """The part of a mixin that knows the weight of each sample in the epoch under way."""
+    """The part of a mixin that knows the weight of each sample in the running epoch."""
 
     _weights: tuple[Plan, torch.Tensor] | None = None  # by sample, of one epoch
 
@@ -25,7 +25,7 @@ class WeightedRows(PrunedEpochs):
 
 
 class _ScaleGradient(torch.autograd.Function):
-    """Leaves a tensor as it is, and multiplies the gradient of each of its rows by a weight."""
+    """Returns a tensor unchanged, and multiplies the gradient of each row by a weight."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -41,6 +41,6 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradient(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The same values, whose gradients are multiplied by one weight per row."""
+    """Return the same values, with gradients multiplied by one weight per row."""
     scaled: torch.Tensor = _ScaleGradient.apply(rows, weights)  # type: ignore[no-untyped-call]
     return scaled

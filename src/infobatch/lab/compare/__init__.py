@@ -1,1 +1,1 @@
-"""Many runs and what they come to: which to make, as processes, in one folder."""
+"""Comparisons: which runs to make, as processes, and their results in one folder."""

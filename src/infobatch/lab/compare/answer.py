@@ -1,4 +1,4 @@
-"""What a person reads at the end of a comparison: the decision, then the table it rests on."""
+"""The printed answer of a comparison: the decision, then the table behind it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Results = Mapping[str, Any]
 
 
 def print_answer(console: Console, results: Results) -> None:
-    """Print what results.json says, at any width and into a pipe without losing a letter."""
+    """Print the content of results.json, without truncation at any width or in a pipe."""
     console.print(Text(headline(results), style="bold"), soft_wrap=True)
     console.print(results_table(results))
     for line in notes(results):
@@ -35,7 +35,7 @@ def headline(results: Results) -> str:
 
 
 def results_table(results: Results) -> Table:
-    """Metric and cost by arm and length, the saving at equal quality, and a word for the verdict."""
+    """Metric and cost by arm and length, the saving at equal quality, and a one-word verdict."""
     digits = decimals(results["margin"])
     several = len(results["seeds"]) > 1
     by_processor = results["compared_seconds"] == "cpu_seconds"
@@ -59,7 +59,7 @@ def results_table(results: Results) -> Table:
         point = points(results).get((row.arm, row.length), {})
         saving, to_full = point.get("saving"), point.get("to_full")
         word = words.get((row.arm, row.length), "")
-        if not several:  # a verdict takes three seeds; what one seed has is a difference
+        if not several:  # a verdict takes three seeds; one seed only gives a difference
             word = "" if to_full is None else signed(to_full["mean"], digits)
         table.add_row(
             Text(f"{row.arm}*" if is_matched(row, results["arms"]) else row.arm),
@@ -74,13 +74,13 @@ def results_table(results: Results) -> Table:
 
 
 def points(results: Results) -> dict[tuple[str, float], Mapping[str, Any]]:
-    """The frontier's points by arm and length; none before full data has a curve."""
+    """The frontier's points by arm and length; empty until full data has a curve."""
     frontier = results["frontier"] or {"points": []}
     return {(point["arm"], point["length"]): point for point in frontier["points"]}
 
 
 def is_matched(row: Summary, arms: Sequence[str]) -> bool:
-    """Whether an arm costs what another one did, and is shown beside a third."""
+    """Whether an arm has the same cost as another one, and is shown next to a third."""
     return row.leader is not None and _has_third(arms)
 
 
@@ -89,7 +89,7 @@ def _has_third(arms: Sequence[str]) -> bool:
 
 
 def matched_note(results: Results) -> str:
-    """Whose cost the controls have, where they are shown beside a third arm; else empty."""
+    """Whose cost the controls have, if they are shown next to a third arm; else empty."""
     matched = [arm for arm in results["arms"] if arm in (SHORT, RANDOM)]
     if not matched or not _has_third(results["arms"]):
         return ""
@@ -98,12 +98,12 @@ def matched_note(results: Results) -> str:
 
 
 def matched_name(row: Summary, arms: Sequence[str]) -> str:
-    """An arm's name, with whose cost it has where that must be said."""
+    """An arm's name, if necessary with the arm whose cost it has."""
     return f"{row.arm} (cost of {row.leader})" if is_matched(row, arms) else row.arm
 
 
 def notes(results: Results) -> list[str]:
-    """What else there is to say: the gate, verdicts at full length, the level, the grid's cost."""
+    """Further notes: the gate, verdicts at full length, the level, the grid's cost."""
     lines = []
     gate, decision = results["gate"], results["decision"]
     if gate is not None and decision["sentence"] != gate["text"]:
@@ -113,7 +113,7 @@ def notes(results: Results) -> list[str]:
         f"{row['arm']}: {row['outcome']['text']}{flips(row)}"
         for row in results["verdicts"]
         if row["length"] == FULL_LENGTH
-        and several  # of one seed, the decision says what it can say
+        and several  # with one seed, the decision says all there is to say
     ]
     if results["level"] is not None and several:
         lines.append(results["level"])
@@ -128,7 +128,7 @@ def notes(results: Results) -> list[str]:
 
 
 def flips(verdict: Mapping[str, Any]) -> str:
-    """The verdicts on fewer seeds, where they were other ones."""
+    """The verdicts on fewer seeds, if they were different."""
     if not verdict["earlier"]:
         return ""
     earlier = [f"“{row['word']}” with {row['seeds']} seeds" for row in verdict["earlier"]]
@@ -158,7 +158,7 @@ def _tie_rule(results: Results) -> str:
 
 
 def _at_the_edge(results: Results) -> str:
-    """The arms whose rate is the lowest or the highest of the grid, and might be better beyond it."""
+    """The arms whose rate is at an end of the grid, and which might be better beyond it."""
     ends = {min(results["learning_rates"]), max(results["learning_rates"])}
     best = {
         row["arm"]: row["learning_rate"]
@@ -173,7 +173,7 @@ def _at_the_edge(results: Results) -> str:
 
 
 def added_seeds(results: Results) -> str:
-    """Seeds that were asked for after others had been looked at raise the error; empty if none."""
+    """A note that adding seeds after looking at results raises the error; empty if none."""
     stated = results["stated_seeds"]
     if len(stated) < 2 or results["most_seeds"] is not None:
         return ""
@@ -186,7 +186,7 @@ def added_seeds(results: Results) -> str:
 
 
 def stopping_note(results: Results) -> str:
-    """What following the advice to add seeds would do to the error; empty where there is none."""
+    """How following the advice to add seeds would affect the error; empty if there is none."""
     open_verdicts = [
         verdict for verdict in results["verdicts"] if verdict["outcome"]["more_seeds"] is not None
     ]

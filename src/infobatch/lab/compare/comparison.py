@@ -1,4 +1,4 @@
-"""Compare arms of a task over lengths and seeds: which runs to make, and what they come to."""
+"""A comparison of arms over lengths and seeds: which runs to make, and their results."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ OWN = ("arm", "seed", "length", "budget", "leader", "validation", "rule_hash")  
 class Comparison:
     """The settings of a comparison, and its runs.
 
-    ``arms``, ``lengths`` and ``seeds`` are what is asked for now; the folder may have more from before,
-    and results are made of all. Every run in a folder is made with the same settings: what differs is
-    refused. With ``most_seeds``, seeds are added one by one until there is a decision.
+    ``arms``, ``lengths`` and ``seeds`` are what is requested now; the folder may have more from
+    earlier commands, and the results include all of them. Every run in a folder has the same
+    settings; differences are refused. With ``most_seeds``, seeds are added one by one until there
+    is a decision.
 
-    ``rate_seeds`` is how many seeds choose each arm's learning rate from the grid. Unless it is stated,
-    it is what the folder has, or else three, or as many as ``seeds`` if these are fewer.
+    ``rate_seeds`` is how many seeds choose each arm's learning rate from the grid. By default it is
+    the folder's number, or else three, or the number of ``seeds`` if that is lower.
     """
 
     task_name: str
@@ -128,7 +129,7 @@ class Comparison:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is written beside the runs."""
+        """The settings that are written with the runs."""
         tried = tried_summary(self._tried())
         return {
             **self._fixed,
@@ -147,7 +148,7 @@ class Comparison:
 
     @property
     def _of_every_run(self) -> dict[str, Any]:
-        """The settings that all runs of the folder have in common."""
+        """The settings that all runs in the folder have in common."""
         settings = asdict(
             settings_of(
                 self.task,
@@ -162,7 +163,7 @@ class Comparison:
 
     @property
     def _fixed(self) -> dict[str, Any]:
-        """What is stated before the first run, and stays for all runs of the folder."""
+        """What is fixed before the first run, for all runs in the folder."""
         return {
             **self._of_every_run,
             "metric": self.task.metric,
@@ -185,7 +186,7 @@ class Comparison:
             )
 
     def _finished(self) -> list[dict[str, Any]]:
-        """The folder's finished runs, each checked to be one that this comparison would make."""
+        """The folder's finished runs, after checking that this comparison would make each."""
         runs = finished_runs(self.out)
         self._refuse_other_runs(runs, self.out / RUNS)
         place = {arm.name: number for number, arm in enumerate(in_order(self.all_arms))}
@@ -217,7 +218,7 @@ class Comparison:
         return self._wanted(Arm(run["arm"]), validation=run["settings"]["validation"])
 
     def _wanted(self, arm: Arm, *, validation: bool) -> dict[str, Any]:
-        """The settings that a run of an arm must have, whatever its length and seed."""
+        """The settings that a run of an arm must have, regardless of its length and seed."""
         wanted = self._of_every_run
         if self.learning_rates:
             del wanted["learning_rate"]
@@ -281,7 +282,7 @@ class Comparison:
         return tuple(arguments)
 
     def run(self, *, at_once: int, watch: Watch) -> dict[str, Any]:
-        """Make all runs that are missing, writing results.json after each; return what it holds."""
+        """Make all missing runs, writing results.json after each; return its content."""
 
         def listen(job: Job, event: dict[str, Any]) -> None:
             if event.get("finished") and job.folder.parent.name == RUNS:
@@ -290,7 +291,7 @@ class Comparison:
 
         if self.learning_rates:
             self.chosen_rates |= self.rate_search().choose(at_once=at_once, listen=listen)
-            self._finished()  # refuses runs that were made with another rate than the chosen one
+            self._finished()  # refuses runs with a rate other than the chosen one
         run_jobs(self.jobs(), at_once=at_once, listen=listen)
         results = self.collect()
         while self.most_seeds is not None and self._is_open(results):
@@ -307,7 +308,7 @@ class Comparison:
         return self.seeds < self.most_seeds and is_open
 
     def collect(self) -> dict[str, Any]:
-        """Gather all finished runs into results.json, with what they say."""
+        """Collect all finished runs in results.json, with their judgement."""
         finished = self._finished()
         judgement = judge([read_record(run) for run in finished], self.question)
         judged = NOTHING_JUDGED if judgement is None else judgement.as_dict()
@@ -316,7 +317,7 @@ class Comparison:
 
     @property
     def question(self) -> Question:
-        """What the runs are asked."""
+        """The question that the runs are to answer."""
         return Question(
             margin=self.task.margin,
             higher_is_better=self.task.higher_is_better,

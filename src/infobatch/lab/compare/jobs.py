@@ -1,7 +1,7 @@
-"""Runs as child processes, several at once if asked: nothing but the runs' folders is shared.
+"""Runs as child processes, optionally several at once, which share only their folders.
 
-A child is ended by the end of its parent, however that comes about: it watches the pipe that only the
-parent holds open. What it leaves is a checkpoint or a result, each written whole.
+A child ends when its parent does, for whatever reason: it watches a pipe that only the parent holds
+open. It leaves a checkpoint or a result, each written atomically.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Listener = Callable[["Job", dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be made: its folder, the arguments of ``infobatch.lab.run``, and whom it waits for."""
+    """A run to be made: its folder, the arguments of ``infobatch.lab.run``, and its leader."""
 
     arm: str
     seed: int
     folder: Path
     arguments: tuple[str, ...]
-    leader: Job | None = None  # the run whose cost this one's is set to
+    leader: Job | None = None  # the run whose cost this one matches
     length: float = 1.0
 
     @property
@@ -83,7 +83,7 @@ def run_jobs(jobs: Sequence[Job], *, at_once: int, listen: Listener) -> None:
                 running += 1
             try:
                 job, event = news.get(timeout=1.0)
-            except Empty:  # wake up now and then, so that Ctrl-C is noticed
+            except Empty:  # wake up regularly, so that Ctrl-C is noticed
                 continue
             if isinstance(event, dict):
                 listen(job, event)
@@ -95,7 +95,7 @@ def run_jobs(jobs: Sequence[Job], *, at_once: int, listen: Listener) -> None:
 
 
 def threads_per_run(at_once: int) -> int:
-    """The cores that each of several runs gets, or fewer if the user says so."""
+    """The number of cores for each of several runs, or fewer if the user says so."""
     share = max(1, (os.cpu_count() or 1) // at_once)
     stated = os.environ.get("OMP_NUM_THREADS", "")
     return min(share, int(stated)) if stated.isdigit() and int(stated) else share
@@ -114,7 +114,7 @@ class _Child:
         with (self._job.folder / "log.txt").open("a") as log:
             self._process = subprocess.Popen(
                 self._job.command(),
-                stdin=subprocess.PIPE,  # its end tells the child that the parent is gone
+                stdin=subprocess.PIPE,  # closing it tells the child that the parent is gone
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -1,4 +1,4 @@
-"""What a person sees while a comparison runs."""
+"""The live display of a running comparison."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from infobatch.lab.stats.records import FULL_LENGTH
 
 
 class LiveTable:
-    """A table that follows the runs; where there is no terminal, a line for each finished run."""
+    """A table that follows the runs; without a terminal, one line per finished run."""
 
     def __init__(self, console: Console, comparison: Comparison) -> None:
         self._console, self._comparison = console, comparison
         self._digits = decimals(comparison.task.margin)
         self._running: dict[Path, tuple[Job, dict[str, Any]]] = {}  # by their folders
-        self._metrics: dict[Path, float] = {}  # of runs under way; not every epoch is evaluated
-        self._results = {  # by folder; read once, for the table is drawn at every event
+        self._metrics: dict[Path, float] = {}  # of running runs; not every epoch is evaluated
+        self._results = {  # by folder; read once, since the table is drawn at every event
             job.folder: result for job in comparison.jobs() if (result := job.result) is not None
         }
         self._began = time.monotonic()
         self._to_do = _lengths_missing(comparison)
-        self._done = 0.0  # since this command started, in trainings of full length
+        self._done = 0.0  # since this command started, in full-length training runs
         self._live = Live(console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> LiveTable:
@@ -52,7 +52,7 @@ class LiveTable:
             self._live.stop()
 
     def watch(self, comparison: Comparison, job: Job, event: dict[str, Any]) -> None:
-        """Take in what a run tells."""
+        """Handle an event from a run."""
         if event.get("finished"):
             self._running.pop(job.folder, None)
             self._done += job.length
@@ -72,7 +72,7 @@ class LiveTable:
             self._live.update(self.table())
 
     def table(self) -> Table:
-        """How the comparison stands."""
+        """The current state of the comparison."""
         comparison = self._comparison
         table = Table(
             title=f"{comparison.task.name}: {comparison.task.metric}", caption=self.time_left()
@@ -112,7 +112,7 @@ class LiveTable:
         return f"{name}: epoch {at['epoch']}/{at['epochs']}{so_far}"
 
     def time_left(self) -> str:
-        """The time left, from the runs since this command started."""
+        """The time left, estimated from the runs since this command started."""
         running = sum(at.get("done", 0.0) * job.length for job, at in self._running.values())
         done = self._done + running
         spent = time.monotonic() - self._began
@@ -127,7 +127,7 @@ class LiveTable:
 
 
 def _lengths_missing(comparison: Comparison) -> float:
-    """What is still to be made, in trainings of full length; those that choose rates included."""
+    """The remaining work in full-length training runs, including those that choose rates."""
     search = comparison.rate_search()
     missing = sum(
         job.length for job in comparison.jobs() if not (job.folder / RESULT_FILE).exists()

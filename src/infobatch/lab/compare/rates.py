@@ -1,8 +1,8 @@
 """The learning rate as part of the comparison: the same grid for every arm, on validation splits.
 
 Each arm trains once per rate and seed, at the shortest length, on four fifths of the training set, and is
-measured on the rest; each seed has its own split. The seeds are not those of the comparison, and the test
-set is not looked at. :mod:`infobatch.lab.stats.rates` says which rate is taken.
+measured on the rest; each seed has its own split. The seeds are not those of the comparison, and
+the test set is not used. :mod:`infobatch.lab.stats.rates` decides which rate is chosen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from infobatch.lab.stats.judgement import plain
 from infobatch.lab.stats.rates import judge_rates
 
 Arguments = Callable[[float, float], tuple[str, ...]]
-FIRST_SEED = 100_000  # farther than any comparison counts its own
+FIRST_SEED = 100_000  # beyond the seeds of any comparison
 USUAL_SEEDS = 3
 
 
@@ -29,7 +29,7 @@ def seeds_of_choice(count: int) -> range:
 
 
 class RateSearch:
-    """The runs that choose each arm's learning rate; ``usual`` is the task's own."""
+    """The runs that choose each arm's learning rate; ``usual`` is the task's rate."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RateSearch:
         self._higher_is_better, self._usual = higher_is_better, usual
 
     def jobs(self, arm: Arm, chosen: Mapping[str, float]) -> list[Job]:
-        """One run per rate and seed; an arm that follows costs what its leader did at its rate."""
+        """One run per rate and seed; a following arm has its leader's cost at the chosen rate."""
         return [
             self._job(arm, rate, seed, self._leading(arm, seed, chosen))
             for seed in self.seeds
@@ -67,7 +67,7 @@ class RateSearch:
         return Job(arm.name, seed, folder, self._arguments(self.length, rate), leader, self.length)
 
     def missing(self) -> int:
-        """How many of its runs are not finished."""
+        """The number of unfinished runs."""
         folders = (
             sweep_folder(self._out, arm.name, rate, seed)
             for arm in self._arms
@@ -77,7 +77,7 @@ class RateSearch:
         return sum(not (folder / RESULT_FILE).exists() for folder in folders)
 
     def choose(self, *, at_once: int, listen: Listener) -> dict[str, float]:
-        """Make the runs that are missing, and return the rate that each arm is to be trained with."""
+        """Make the missing runs, and return the learning rate for each arm."""
         chosen: dict[str, float] = {}
         for followers in (False, True):
             arms = [arm for arm in self._arms if arm.follows == followers]
@@ -89,7 +89,7 @@ class RateSearch:
         return chosen
 
     def judged(self, tried: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """What each rate came to over the seeds, for results.json: arm by arm."""
+        """The result of each rate over the seeds, arm by arm, for results.json."""
         metrics: dict[str, dict[float, list[float | None]]] = {}
         for run in tried:
             by_rate = metrics.setdefault(run["arm"], {})
@@ -104,7 +104,7 @@ class RateSearch:
 
 
 def tried_summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The runs of the grid, for results.json: by arm, from the lowest rate to the highest, by seed."""
+    """The runs of the grid, for results.json: by arm, then by ascending rate, then by seed."""
     order = {run["arm"]: place for place, run in enumerate(runs)}
     rows = [
         {
@@ -123,7 +123,7 @@ def tried_summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def search_cost(
     tried: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """What the choice cost, also as a share of all sample passes; None without a grid."""
+    """The cost of the choice, also as a share of all sample passes; None without a grid."""
     if not tried:
         return None
     passes = sum(run["samples_forwarded"] for run in tried)

@@ -1,4 +1,4 @@
-"""The files of a comparison: one folder per run, and results.json with a record of each finished one."""
+"""The files of a comparison: one folder per run, and results.json with the finished runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUNS, SWEEP, SELECTIONS = "runs", "sweep", "selections"
 
 
 def run_folder(out: Path, arm: str, seed: int, *, length: float = 1.0) -> Path:
-    """Where a run keeps its checkpoint and, in the end, its result."""
+    """The folder of a run's checkpoint and, in the end, its result."""
     return out / RUNS / f"{Arm(arm).folder_name}-{length:g}-{seed}"
 
 
@@ -27,7 +27,7 @@ def sweep_folder(out: Path, arm: str, learning_rate: float, seed: int) -> Path:
 
 
 def finished_runs(out: Path) -> list[dict[str, Any]]:
-    """The records of all finished runs in a comparison's folder; copies beside them do not count."""
+    """The records of all finished runs in a comparison's folder; copies do not count."""
     return [
         run
         for folder, run in _records(out / RUNS)
@@ -54,7 +54,7 @@ def write_results(
 ) -> Path:
     """Write results.json: the schema's version, the comparison's settings, one record per run.
 
-    Each run is on one line: with their histories, indented ones would be most of a large file.
+    Each run is on one line, because indentation would make up most of a file with long histories.
     """
     path = out / "results.json"
     head = json.dumps({"schema": SCHEMA_VERSION, **more, **settings}, indent=1, allow_nan=False)
@@ -65,7 +65,7 @@ def write_results(
 
 
 def read_results(out: Path) -> dict[str, Any]:
-    """Read results.json of a comparison's folder."""
+    """Read results.json from a comparison's folder."""
     path = out / "results.json" if out.is_dir() else out
     if not path.exists():
         raise ValueError(

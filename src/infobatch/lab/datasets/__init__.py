@@ -1,1 +1,1 @@
-"""Data sets: the embedded one, and readers for those in the folder that a user names."""
+"""Data sets: the embedded one, and readers for those in the user's data folder."""

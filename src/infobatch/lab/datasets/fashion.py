@@ -1,4 +1,4 @@
-"""The embedded part of Fashion-MNIST (12,000 images to train, 2,000 to test) and a network for it."""
+"""The embedded subset of Fashion-MNIST (12,000 training and 2,000 test images) and a network."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def small_cnn(width: int = 12) -> nn.Sequential:
-    """Four convolutions and a linear layer: seconds an epoch on two cores."""
+    """Four convolutions and a linear layer: seconds per epoch on two cores."""
 
     def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
         convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)

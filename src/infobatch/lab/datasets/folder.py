@@ -1,4 +1,4 @@
-"""The folder with the data sets, which the user names by argument or by environment variable."""
+"""The user's data folder, given by argument or by environment variable."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ DATA_VARIABLE = "INFOBATCH_DATA"
 
 
 def data_folder(given: Path | None) -> Path | None:
-    """The folder that the user names, by argument or by environment variable."""
+    """The folder given by argument or by environment variable."""
     named = os.environ.get(DATA_VARIABLE)
     return given or (Path(named) if named else None)
 
 
 def require_data(folder: Path | None, name: str, how: str) -> Path:
-    """The path of a data set in the user's folder, or an error that says how to get it."""
+    """Return the path of a data set in the user's folder, or raise an error with how to get it."""
     where = (
         f"{folder}" if folder is not None else f"no folder named (--data DIR or ${DATA_VARIABLE})"
     )

@@ -1,7 +1,7 @@
-"""Reading the data sets from the folder that the user names.
+"""Readers of the data sets in the user's data folder.
 
-Each reader takes the folder and finds its set there, in the form of the lab's own data folder or in
-the one in which the set is published; an absent one raises an error that says how to get it.
+Each reader finds its data set in the folder, either in the format of the lab's own data folder or
+as published; if it is missing, the error says how to get it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _GET_GSM8K = (
     "Expected the folder 'gsm8k' with train.jsonl and test.jsonl (or the same as .jsonl.gz), which are "
     "in grade_school_math/data/ of https://github.com/openai/grade-school-math (MIT)."
 )
-# The order in which alpaca_25k.json.gz was put together.
+# The order in which alpaca_25k.json.gz was assembled.
 ALPACA_SUBSETS = {
     "dq_k5_1k": "alpaca_data_dq_k5_1k.json",
     "dq_k5_5k": "alpaca_data_dq_k5_5k.json",
@@ -66,7 +66,7 @@ def cifar10(folder: Path | None, source: str) -> Cifar10 | HubCifar10:
 
 
 class HubCifar10:
-    """CIFAR-10 as Hugging Face datasets download it, once, into their cache."""
+    """CIFAR-10 from Hugging Face datasets, which download it once into their cache."""
 
     def train(self, count: int = 50_000) -> tuple[np.ndarray, np.ndarray]:
         """The first images (n, 3, 32, 32) uint8 and labels."""
@@ -77,7 +77,7 @@ class HubCifar10:
         return self._split("test")
 
     def _split(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        from datasets import load_dataset  # noqa: PLC0415 - only for who asks for the hub
+        from datasets import load_dataset  # noqa: PLC0415 - only for the hub
 
         rows = load_dataset(HUB_CIFAR10, split=split)
         images = np.stack([np.asarray(image.convert("RGB")) for image in rows["img"]])
@@ -86,7 +86,7 @@ class HubCifar10:
 
 
 class Cifar10:
-    """CIFAR-10 in the official order; a split is decoded when it is asked for."""
+    """CIFAR-10 in the official order; a split is decoded on demand."""
 
     def __init__(self, folder: Path | None) -> None:
         published = "cifar-10-batches-bin"
@@ -96,7 +96,7 @@ class Cifar10:
         )
 
     def train(self, count: int = 50_000) -> tuple[np.ndarray, np.ndarray]:
-        """The first images (n, 3, 32, 32) uint8 and labels; no more files are read than needed."""
+        """The first images (n, 3, 32, 32) uint8 and labels; reads only the files needed."""
         parts, labels = [], []
         for number in range(1, 1 + -(-count // _MOSAIC_IMAGES)):
             images, classes = self._part(number)
@@ -123,7 +123,7 @@ class Cifar10:
         return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0].astype(np.int64)
 
     def _mosaic(self, name: str) -> np.ndarray:
-        """Cut a picture of 100 × 100 images apart."""
+        """Split a picture into its 100 × 100 images."""
         with Image.open(self.path / name) as picture:
             pixels = np.asarray(picture.convert("RGB"))
         grid = pixels.reshape(_MOSAIC_SIDE, 32, _MOSAIC_SIDE, 32, 3)
@@ -142,7 +142,7 @@ class CamVid:
     def split(self, name: str, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Images (n, 3, 180, 240) and labels (n, 180, 240), uint8, of train, val or test.
 
-        ``count`` stops after the first ones.
+        ``count`` limits it to the first ones.
         """
         read = self._from_folder if self.published else self._from_archive
         images, labels = read(name, count)
@@ -161,7 +161,7 @@ class CamVid:
             return np.stack([*map(read, paths)]), np.stack([*map(read, masks)])
 
     def _from_folder(self, name: str, count: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Half of the published size: 2 × 2 pixels averaged, every second label."""
+        """Read at half the published size: average 2 × 2 pixels, take every second label."""
         assert self.published is not None
         paths = sorted((self.published / name).glob("*.png"))[:count]
         images = [np.asarray(Image.open(path).convert("RGB").reduce(2)) for path in paths]
@@ -193,7 +193,7 @@ class Covertype:
 
 
 class Alpaca:
-    """Rows of Stanford Alpaca with the names of the published subsets that they are in."""
+    """Rows of Stanford Alpaca with the names of the published subsets that contain them."""
 
     def __init__(self, folder: Path | None) -> None:
         published = "alpaca"
@@ -214,7 +214,7 @@ class Alpaca:
         return rows
 
     def _from_subsets(self) -> list[dict[str, Any]]:
-        """Each row once, where its first subset has it: the order of the one file."""
+        """Each row once, at its place in the first subset: the order of the combined file."""
         rows: dict[tuple[str, ...], dict[str, Any]] = {}
         for subset, name in ALPACA_SUBSETS.items():
             for row in json.loads((self.path / name).read_text(encoding="utf-8")):
@@ -226,7 +226,7 @@ class Alpaca:
 
 
 class Gsm8k:
-    """Word problems of grade school with worked answers."""
+    """Grade-school word problems with worked answers."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = require_data(folder, "gsm8k", _GET_GSM8K)

@@ -1,4 +1,4 @@
-"""Data sets that lie in memory as tensors, read a batch at a time."""
+"""In-memory data sets of tensors, read a batch at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Tensors(TensorDataset):
 
 
 def column(data: Dataset[Any], position: int) -> torch.Tensor:
-    """One entry of all samples, of a ``Subset`` too: the labels, say."""
+    """One entry of all samples, such as the labels, even of a ``Subset``."""
     size = len(cast(Sized, data))
     parts = []
     for start in range(0, size, _CHUNK):

@@ -12,7 +12,7 @@ from infobatch.lab.datasets.readers import Alpaca
 from infobatch.lab.options import one_of
 from infobatch.lab.recipes.instruction_tuning import Exchange, InstructionTuning
 
-EPOCHS = {"random_9k": 4, "dq_k5_1k": 5}  # longer, and the small selection is learned by heart
+EPOCHS = {"random_9k": 4, "dq_k5_1k": 5}  # with more epochs, the small selection is memorised
 HELD_OUT_FROM = ("random_5k", "random_1k")
 
 
@@ -34,11 +34,11 @@ class Recipe(InstructionTuning):
 
     @property
     def usual_epochs(self) -> int:
-        """As many as help."""
+        """As many as are useful."""
         return EPOCHS[self.rows]
 
     def exchanges(self) -> tuple[list[Exchange], list[Exchange]]:
-        """The chosen rows, and a random sample that no choice of rows has."""
+        """The chosen rows, and a random sample that no choice of rows contains."""
         rows = self.source.rows()
         chosen = [row for row in rows if self.rows in row["src"]]
         unseen = [

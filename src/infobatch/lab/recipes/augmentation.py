@@ -1,4 +1,4 @@
-"""Images that are moved and mirrored at random, a whole batch at once."""
+"""Random shifts and flips of images, a whole batch at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch.nn import functional
 
 
 def shifted_and_flipped(images: torch.Tensor, most: int, *, fill: float = 0.0) -> torch.Tensor:
-    """Move each image by up to ``most`` pixels and mirror every second one; ``fill`` moves in."""
+    """Shift each image by up to ``most`` pixels and flip every second one; pad with ``fill``."""
     count, _, height, width = images.shape
     padded = functional.pad(images, [most] * 4, value=fill)
     top, left = torch.randint(2 * most + 1, (2, count, 1), device=images.device)

@@ -103,7 +103,7 @@ class Recipe:
 
 
 def mean_iou(confusion: torch.Tensor) -> float:
-    """The mean over the classes that occur; rows are true classes, columns found ones."""
+    """The mean over the classes that occur; rows are true classes, columns predicted ones."""
     both = confusion.diagonal()
     either = confusion.sum(0) + confusion.sum(1) - both
     return float((both / either)[either > 0].mean())
@@ -111,7 +111,7 @@ def mean_iou(confusion: torch.Tensor) -> float:
 
 def prepared(images: torch.Tensor) -> torch.Tensor:
     """Pixels of 0 to 255 as floats around 0."""
-    floats = (images.float() - 104) / 70  # the training split's mean and deviation
+    floats = (images.float() - 104) / 70  # the training split's mean and standard deviation
     return floats.contiguous(memory_format=torch.channels_last)
 
 
@@ -125,7 +125,7 @@ def mirrored(images: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, t
 class EncoderDecoder(nn.Module):
     """Encode to an eighth of the size, decode to a half; logits at the size of the image.
 
-    The auxiliary head looks at the encoder's last features, before the context around them is read.
+    The auxiliary head uses the encoder's last features, before the context module.
     """
 
     def __init__(self, widths: tuple[int, int, int], num_classes: int) -> None:
@@ -159,7 +159,7 @@ def block(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> n
 
 
 def resized(features: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Features at the height and width of others."""
+    """Resize features to the height and width of others."""
     return functional.interpolate(
         features, size=like.shape[-2:], mode="bilinear", align_corners=False
     )

@@ -42,7 +42,7 @@ class Recipe(ImageClassification):
     """A ResNet of 308,650 parameters, SGD by default.
 
     Options:
-        images: how many of the training images, the first ones.
+        images: how many of the training images to use, starting from the first.
         network: ``resnet``, ``small_resnet`` of 78,042 parameters, or ``vit`` of 311,146.
     """
 
@@ -63,7 +63,7 @@ class Recipe(ImageClassification):
         self.images = cifar10(self.folder, self.source)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """50,000 images to train or as many as asked for, 10,000 to test, as uint8."""
+        """50,000 training images or as many as requested, 10,000 test images, as uint8."""
         train_x, train_y = self.images.train(SMOKE_TRAIN if self.smoke else self.num_images)
         test_x, test_y = self.images.test()
         tensors = map(torch.from_numpy, (train_x, train_y, test_x, test_y))
@@ -71,7 +71,7 @@ class Recipe(ImageClassification):
         return Tensors(train_images, train_labels), Tensors(test_images, test_labels)
 
     def model(self) -> nn.Module:
-        """The network that was asked for."""
+        """The chosen network."""
         return NETWORKS[self.network]().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def prepare(self, images: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ class Recipe(ImageClassification):
 
 
 def standardised(images: torch.Tensor) -> torch.Tensor:
-    """Pixels of 0 to 255 as floats of mean 0 and deviation 1 by colour."""
+    """Convert pixels of 0 to 255 to floats with mean 0 and standard deviation 1 per colour."""
     mean = torch.tensor(MEAN, device=images.device).view(3, 1, 1)
     deviation = torch.tensor(DEVIATION, device=images.device).view(3, 1, 1)
     floats = images.float() / 255

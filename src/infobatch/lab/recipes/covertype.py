@@ -25,10 +25,10 @@ class Recipe:
     """An MLP with two hidden layers and AdamW.
 
     A step takes a few milliseconds, and stacking a thousand rows takes as long. So a sample is only
-    the number of a row in the table, and ``collate`` reads a batch's rows at once.
+    a row number in the table, and ``collate`` reads all rows of a batch at once.
 
     Options:
-        rows: how many of the rows to train on, at random; 0 for all of them.
+        rows: how many randomly chosen rows to train on; 0 for all of them.
     """
 
     folder: Path | None = None
@@ -55,7 +55,7 @@ class Recipe:
         self.source = Covertype(self.folder)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """464,809 rows to train or as many as asked for, 116,203 to test, the same for every seed."""
+        """464,809 training rows or as many as requested, 116,203 test rows, equal for all seeds."""
         features, classes = map(torch.from_numpy, self.source.table())
         count = len(classes)
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
@@ -94,7 +94,7 @@ class Recipe:
         return [int(label) for _, classes in parts for label in classes]
 
     def show(self, data: Dataset[Any], index: int) -> str:
-        """The row's class and what of its ten measurements is unlike the average."""
+        """The row's class, and those of its ten measurements that differ from the average."""
         row = data[index]
         measured = zip(MEASUREMENTS, self.features[row].tolist(), strict=False)
         unlike = [f"{name} {value:+.1f}σ" for name, value in measured if abs(value) >= 1]

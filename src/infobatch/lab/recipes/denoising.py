@@ -1,4 +1,4 @@
-"""A UNet of diffusers with its noise schedule, and images drawn from it."""
+"""A UNet from diffusers with its noise schedule, and images drawn from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIDE = 16
 
 
 class Denoiser(nn.Module):
-    """The network, and the running mean loss of each timestep, which its checkpoints take along."""
+    """The network and the running mean loss of each timestep, both saved in checkpoints."""
 
     def __init__(self, prediction: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Denoiser(nn.Module):
 
 
 def denoiser_of(model: nn.Module) -> Denoiser:
-    """The denoiser itself, inside or outside of DistributedDataParallel."""
+    """The denoiser itself, with or without DistributedDataParallel around it."""
     inner = getattr(model, "module", model)
     assert isinstance(inner, Denoiser)
     return inner
@@ -58,7 +58,7 @@ def denoiser_of(model: nn.Module) -> Denoiser:
 
 @torch.no_grad()
 def draw_images(model: Denoiser, count: int, *, steps: int, seed: int) -> torch.Tensor:
-    """Images from noise by DDIM: the same noise for every model, so that models are comparable."""
+    """Draw images by DDIM, from the same noise for every model, so that they are comparable."""
     sampler = DDIMScheduler.from_config(model.scheduler.config, clip_sample=True)
     sampler.set_timesteps(steps)
     device = next(model.parameters()).device

@@ -1,4 +1,4 @@
-"""Diffusion: a small UNet of diffusers on the embedded part of Fashion-MNIST.
+"""Diffusion: a small UNet from diffusers on the embedded subset of Fashion-MNIST.
 
 12,000 images, halved to 14 × 14, for 12 epochs: minutes on two cores.
 """
@@ -25,7 +25,7 @@ from infobatch.lab.recipes.frechet import features_of, frechet_distance, train_c
 
 PREDICTIONS = ("epsilon", "v_prediction", "sample")
 NUM_DRAWN, DRAWING_STEPS = 500, 20
-_SEED = 0  # of the held-out noise and of the images drawn: no run's
+_SEED = 0  # of the held-out noise and the drawn images, not of a run
 
 
 @dataclass
@@ -33,12 +33,13 @@ class Recipe:
     """DDPM's noise in 1,000 steps, AdamW; options ``prediction`` and ``min_snr``.
 
     The metric is the denoising loss of held-out images, at noise and timesteps that are the same for
-    every model; ``extra_metrics`` has the Fréchet distance of drawn images. A sample is ``(image, label)``; the labels are for the classifier and the report alone.
+    every model; ``extra_metrics`` has the Fréchet distance of drawn images. A sample is ``(image,
+    label)``; the labels are only for the classifier and the report.
 
     Options:
         prediction: what the network predicts, by diffusers' names.
         min_snr: the gamma of min-SNR weights (5 in the paper); 0 leaves the loss unweighted.
-        images: how many images to train on, the first ones.
+        images: how many images to train on, starting from the first.
     """
 
     folder: Path | None = None
@@ -63,7 +64,10 @@ class Recipe:
         number_from("epochs", self.epochs, 1)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """12,000 images to train or as many as asked for, 2,000 to test, from −1 to 1, halved, with a margin to 16 × 16."""
+        """12,000 training images or as many as requested, and 2,000 test images.
+
+        They have half the size, values from −1 to 1, and padding to 16 × 16.
+        """
         train_x, train_y, test_x, test_y = fashion.load()
         low, high = train_x.min(), train_x.max()
 
@@ -80,7 +84,7 @@ class Recipe:
         return Denoiser(self.prediction)
 
     def losses(self, model: nn.Module, batch: Any) -> PerSample:
-        """The denoising loss at a random timestep; the score sets it against that timestep's mean."""
+        """The denoising loss at a random timestep; the score is relative to its timestep's mean."""
         images, _ = batch
         noise = torch.randn_like(images)
         timesteps = torch.randint(NUM_TIMESTEPS, (len(images),), device=images.device)
@@ -141,7 +145,7 @@ class Recipe:
         noise: torch.Tensor,
         timesteps: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the model says of noisy images, and what it should say."""
+        """The model's prediction for noisy images, and its target."""
         scheduler = denoiser_of(model).scheduler
         predicted = model(scheduler.add_noise(images, noise, timesteps), timesteps)
         target = scoring.diffusion_target(

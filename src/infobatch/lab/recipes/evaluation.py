@@ -1,4 +1,4 @@
-"""Looking at a model without changing it."""
+"""Evaluation of a model without changing it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 @contextmanager
 def only_looking(model: nn.Module) -> Iterator[torch.device]:
-    """Evaluation mode without gradients, and the model's device; its mode is as before afterwards."""
+    """Evaluation mode without gradients; yields the model's device and restores its mode."""
     was_training = model.training
     model.eval()
     try:
@@ -25,7 +25,7 @@ def only_looking(model: nn.Module) -> Iterator[torch.device]:
 
 
 def batches(data: Dataset[Any], size: int, **loader: Any) -> DataLoader[Any]:
-    """The samples in order. A loader draws a seed, which shall not come from the training's stream."""
+    """The samples in order, without drawing a seed from the training's random stream."""
     return DataLoader(data, size, generator=torch.Generator(), **loader)
 
 
@@ -37,7 +37,7 @@ def accuracy(
     prepare: Callable[[torch.Tensor], torch.Tensor] = lambda inputs: inputs,
     **loader: Any,
 ) -> float:
-    """The percentage of samples ``(input, label)`` whose label the model gives the highest logit."""
+    """The percentage of samples ``(input, label)`` whose label has the highest logit."""
     right = total = 0
     with only_looking(model) as device:
         for inputs, labels in batches(data, batch_size, **loader):

@@ -1,7 +1,7 @@
-"""Image classification on the embedded part of Fashion-MNIST: no data folder needed.
+"""Image classification on the embedded subset of Fashion-MNIST: no data folder needed.
 
-Few images to train on, moved and mirrored at random, so that half the epochs lose visibly and the
-comparison can tell; many to test on, since they cost little.
+Few training images, shifted and flipped at random, so that half the epochs are visibly worse and
+the comparison can tell; many test images, since they cost little.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Recipe(ImageClassification):
 
     @property
     def learning_rate(self) -> float:
-        """For SGD twice the usual: the best mean over the arms on a validation split."""
+        """For SGD, twice the usual rate: the best mean over the arms on a validation split."""
         return 2 * super().learning_rate if self.optimizer_name == "sgd" else super().learning_rate
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """5,000 images to train, 9,000 to test, of 14 × 14 pixels."""
+        """5,000 training and 9,000 test images of 14 × 14 pixels."""
         train_x, train_y, test_x, test_y = fashion.load()
         images = functional.avg_pool2d(torch.cat([train_x, test_x]), 2)
         labels = torch.cat([train_y, test_y])
@@ -61,7 +61,7 @@ class Recipe(ImageClassification):
         return fashion.small_cnn(WIDTH).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def prepare(self, images: torch.Tensor) -> torch.Tensor:
-        """In the order of memory in which convolutions are fastest here."""
+        """Use the memory format in which convolutions are fastest here."""
         return images.contiguous(memory_format=torch.channels_last)
 
     def augment(self, images: torch.Tensor) -> torch.Tensor:

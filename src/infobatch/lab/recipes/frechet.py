@@ -1,7 +1,7 @@
 """The Fréchet distance between images, in the feature space of a small classifier trained here.
 
-Like FID, with features of the data's own kind rather than of ImageNet: comparable between runs of
-one recipe, with nothing else.
+Like FID, but with features learned from this data rather than from ImageNet: only comparable
+between runs of the same recipe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SEED, _EPOCHS, _BATCH = 0, 5, 128
 def train_classifier(
     model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor
 ) -> nn.Sequential:
-    """Train a classifier from its initial weights on; the same images give the same one."""
+    """Train a classifier from its initial weights; the same images give the same result."""
     generator = torch.Generator().manual_seed(_SEED)
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
     model.train()
@@ -31,7 +31,7 @@ def train_classifier(
 
 
 def features_of(model: nn.Sequential, images: torch.Tensor) -> torch.Tensor:
-    """What the classifier's last layer looks at, (N, D), in float64."""
+    """The inputs of the classifier's last layer, (N, D), in float64."""
     with only_looking(model):
         return torch.cat([model[:-1](part) for part in torch.split(images, 500)]).double()
 

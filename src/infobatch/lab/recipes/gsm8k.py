@@ -1,4 +1,4 @@
-"""Instruction tuning on GSM8K: word problems of grade school with worked answers.
+"""Instruction tuning on GSM8K: grade-school word problems with worked answers.
 
 7,473 problems for 3 epochs, rows cut to 192 tokens: minutes on two cores.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from infobatch.lab.datasets.readers import Gsm8k
 from infobatch.lab.recipes.instruction_tuning import Exchange, InstructionTuning
 
-CALCULATOR = re.compile(r"<<.*?>>")  # what a calculator is asked, inside of an answer
+CALCULATOR = re.compile(r"<<.*?>>")  # calculator input inside an answer
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What the recipes of image classification share."""
+"""The shared part of the image classification recipes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from infobatch.scoring.classification import Score
 class ImageClassification:
     """Cross-entropy on augmented images; options ``optimizer``, ``mix`` and ``score``.
 
-    A sample is ``(image, label)``. A recipe adds ``data()`` and ``model()``, and says in ``prepare``
-    and ``augment`` what becomes of the images.
+    A sample is ``(image, label)``. A recipe adds ``data()`` and ``model()``, and defines how images
+    are processed in ``prepare`` and ``augment``.
     """
 
     folder: Path | None = None
@@ -50,15 +50,15 @@ class ImageClassification:
 
     @property
     def learning_rate(self) -> float:
-        """The optimizer's own."""
+        """The learning rate that suits the optimizer."""
         return OPTIMIZERS[self.optimizer_name].learning_rate
 
     def prepare(self, images: torch.Tensor) -> torch.Tensor:
-        """Stored images as the model takes them."""
+        """Convert stored images to the model's input."""
         return images
 
     def augment(self, images: torch.Tensor) -> torch.Tensor:
-        """Stored images, changed at random for training."""
+        """Augment stored images at random for training."""
         return images
 
     def optimizer(self, model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
@@ -66,7 +66,7 @@ class ImageClassification:
         return build_optimizer(self.optimizer_name, model, learning_rate)
 
     def losses(self, model: nn.Module, batch: Any) -> PerSample:
-        """Cross-entropy, of mixed images with their mixed labels."""
+        """Cross-entropy; for mixed images, with their mixed labels."""
         images, labels = batch
         images = self.prepare(self.augment(images))
         if self.mix == "none":

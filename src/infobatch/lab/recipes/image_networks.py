@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 × 3 convolutions beside a shortcut."""
+    """Two 3 × 3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ def convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Sequent
 
 
 def resnet(widths: tuple[int, ...], num_classes: int = 10) -> nn.Sequential:
-    """A stem of stride 2 and one block per width, each after the first at half the size."""
+    """A stem with stride 2 and one block per width, each after the first at half the size."""
     blocks = [
         ResidualBlock(widths[max(number - 1, 0)], width, 2 if number else 1)
         for number, width in enumerate(widths)

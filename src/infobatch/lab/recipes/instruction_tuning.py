@@ -1,4 +1,4 @@
-"""What the recipes of instruction tuning share: questions, and answers that a tiny Llama learns to give."""
+"""The shared part of the instruction tuning recipes: a tiny Llama learns to answer questions."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Exchange(NamedTuple):
 
 @dataclass
 class InstructionTuning(ABC):
-    """The pretrained Llama of 260,032 parameters, the loss of the answer's tokens alone, AdamW.
+    """A pretrained Llama with 260,032 parameters, the loss of only the answer's tokens, AdamW.
 
     A sample is ``(tokens, labels)``, where the labels of the prompt are −100.
 
     Options:
-        count: train on this many rows, the first ones; 0 is all of them.
-        epochs: how often each is trained on; 0 is the recipe's own number.
+        count: train on this many rows, starting from the first; 0 is all of them.
+        epochs: how often each is trained on; 0 is the recipe's default.
     """
 
     folder: Path | None = None
@@ -70,11 +70,11 @@ class InstructionTuning(ABC):
     @property
     @abstractmethod
     def usual_epochs(self) -> int:
-        """As many as help."""
+        """As many as are useful."""
 
     @abstractmethod
     def exchanges(self) -> tuple[list[Exchange], list[Exchange]]:
-        """What may be trained on, and what is held out."""
+        """The exchanges for training, and those held out."""
 
     @cached_property
     def _encoded(self) -> tuple[list[Sample], list[Sample]]:
@@ -96,12 +96,12 @@ class InstructionTuning(ABC):
         return sum(int((labels != IGNORED).sum()) for _, labels in train) / len(train)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """The chosen rows to train, and 1,000 that are held out."""
+        """The chosen training rows, and 1,000 held-out rows."""
         train, test = self._encoded
         return Answers(train), Answers(test)
 
     def encode(self, exchange: Exchange) -> Sample:
-        """The tokens and labels. A prompt is cut to half of the length, an answer to what is left."""
+        """The tokens and labels. A prompt is cut to half the length, an answer to the rest."""
         prompt = self.tokenizer.encode(f"Question: {exchange.question}")[:MAX_PROMPT]
         prompt = [BOS, *prompt, *self.tokenizer.encode("\nAnswer:")]
         answer = [*self.tokenizer.encode(exchange.answer), EOS]
@@ -111,7 +111,7 @@ class InstructionTuning(ABC):
         return tokens, labels
 
     def collate(self, samples: list[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pad to the batch's longest. A causal model does not look at padding on the right."""
+        """Pad to the longest row of the batch. A causal model ignores padding on the right."""
         return (
             pad_sequence([tokens for tokens, _ in samples], True, padding_value=EOS),
             pad_sequence([labels for _, labels in samples], True, padding_value=IGNORED),
@@ -122,10 +122,10 @@ class InstructionTuning(ABC):
         return self.pretrained.model()
 
     def losses(self, model: nn.Module, batch: Any) -> PerSample:
-        """The loss of the answers' tokens; the score is the mean over a row's own.
+        """The loss of the answers' tokens; the score is the mean over a row's tokens.
 
-        They are divided by the usual number of tokens and not by this batch's, for pruning changes
-        that one: a row's loss does not depend on what else is in its batch.
+        They are divided by the usual number of tokens rather than this batch's, which pruning
+        changes: a row's loss does not depend on the rest of its batch.
         """
         tokens, labels = batch
         return scoring.causal_lm(

@@ -1,7 +1,7 @@
 """Pretraining: a masked autoencoder on CIFAR-10, judged by a linear probe of its frozen features.
 
-20,000 images for 20 epochs: minutes on two cores. The probe is fitted halfway and at the
-end, on images of its own: reading the features takes as long as an epoch.
+20,000 images for 20 epochs: minutes on two cores. The probe is fitted halfway and at the end, on
+separate images: computing the features takes as long as an epoch.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from infobatch.lab.recipes.evaluation import batches, only_looking
 from infobatch.lab.smoke import SMOKE_TRAIN
 
 NUM_TRAIN, NUM_PROBE, NUM_TEST, NUM_CLASSES = 20_000, 10_000, 5_000, 10
-GRID = 8  # patches a side
+GRID = 8  # patches per side
 RIDGE = 1e-2
 
 
 @dataclass
 class Recipe:
-    """A ViT of transformers, three quarters of the patches masked, normalised pixels, AdamW.
+    """A ViT from transformers, three quarters of the patches masked, normalised pixels, AdamW.
 
-    A sample is ``(image, label)``; the labels are for the probe and the report alone.
+    A sample is ``(image, label)``; the labels are only for the probe and the report.
 
     Options:
-        images: how many images to train on, the first ones.
+        images: how many images to train on, starting from the first.
     """
 
     folder: Path | None = None
@@ -59,10 +59,10 @@ class Recipe:
         self.images = cifar10(self.folder, self.source)
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """The first 20,000 images to train or as many as asked for, the first 5,000 test images to measure.
+        """20,000 training images or as many as requested, and 5,000 test images, the first ones.
 
-        The probe is fitted to the 10,000 training images after those: whatever a run holds out of its
-        training set to measure on, the probe has not seen it.
+        The probe is fitted to the 10,000 training images after those: it has not seen what a run
+        holds out of its training set for validation.
         """
         count = SMOKE_TRAIN if self.smoke else self.num_images
         probe_count = SMOKE_TRAIN if self.smoke else NUM_PROBE
@@ -74,7 +74,7 @@ class Recipe:
         )
 
     def model(self) -> ViTMAEForPreTraining:
-        """Three layers of width 64, and a decoder of one of width 48, on patches of 4 × 4."""
+        """Three layers of width 64 and a one-layer decoder of width 48, on patches of 4 × 4."""
         model = ViTMAEForPreTraining(
             ViTMAEConfig(
                 image_size=32,
@@ -89,12 +89,12 @@ class Recipe:
                 decoder_intermediate_size=192,
                 mask_ratio=0.75,
                 norm_pix_loss=True,
-                initializer_range=0.1,  # the default is for widths ten times this one
+                initializer_range=0.1,  # the default is for widths ten times as large
             )
         )
 
-        # transformers 5 leaves the fixed position embeddings of a new model at zero: without them the
-        # patches have no places, and there is little to learn.
+        # transformers 5 leaves the fixed position embeddings of a new model at zero: without them
+        # the patches have no position, and there is little to learn.
         fixed = (model.vit.embeddings.position_embeddings, model.decoder.decoder_pos_embed)
         for embeddings in fixed:
             embeddings.data[0, 1:] = grid_positions(GRID, embeddings.shape[-1])
@@ -118,7 +118,7 @@ class Recipe:
     def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
         """The accuracy in percent of a ridge classifier on frozen features.
 
-        It is fitted in closed form to images that no arm trains on, and has no seed.
+        It is fitted in closed form to images that no arm trains on, and does not depend on a seed.
         """
         features, labels = frozen_features(model, self.probe_train)
         mean, spread = features.mean(0), features.std(0).clamp_min(1e-6)
@@ -137,7 +137,7 @@ class Recipe:
 
 
 def grid_positions(side: int, width: int) -> torch.Tensor:
-    """Sines and cosines of a grid's places, (side², width): half of the width for rows, half for columns."""
+    """Sines and cosines of grid positions, (side², width): half the width for each axis."""
     wavelengths = 10_000 ** (torch.arange(width // 4) / (width // 4))
     angles = torch.arange(side).unsqueeze(1) / wavelengths
     places = torch.cat([angles.sin(), angles.cos()], 1)
@@ -167,8 +167,8 @@ def frozen_features(model: nn.Module, data: Dataset[Any]) -> tuple[torch.Tensor,
 def encode_whole(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     """The encoder's output with no patch masked: (B, 1 + L, width).
 
-    The model always masks, by a ratio of its configuration; its parts are called here one by one, so
-    that nothing of it needs to change.
+    The model always masks, with a ratio from its configuration; here its parts are called one by
+    one, so that nothing in it needs to change.
     """
     encoder = model.vit
     positions = encoder.embeddings.position_embeddings
@@ -191,6 +191,6 @@ def ridge_classifier(features: torch.Tensor, labels: torch.Tensor) -> torch.Tens
     inputs = with_constant(features)
     targets = torch.nn.functional.one_hot(labels, NUM_CLASSES).to(inputs)
     penalty = RIDGE * len(inputs) * torch.eye(inputs.shape[1]).to(inputs)
-    penalty[-1, -1] = 0.0  # the constant is free
+    penalty[-1, -1] = 0.0  # no penalty on the constant
     weights: torch.Tensor = torch.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ targets)
     return weights

@@ -1,4 +1,4 @@
-"""MixUp and CutMix of a batch, each image with a partner and a weight of its own."""
+"""MixUp and CutMix of a batch, with a separate partner and weight for each image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CUTMIX_ALPHA = 1.0
 
 
 class Mixed(NamedTuple):
-    """A mixed batch: image k is of sample k with weight ``lam[k]`` and of ``partners[k]`` else."""
+    """A mixed batch: image k is ``lam[k]`` of sample k, and the rest is ``partners[k]``."""
 
     images: torch.Tensor
     partners: torch.Tensor
@@ -25,7 +25,7 @@ def mix_images(kind: str, images: torch.Tensor) -> Mixed:
 
 
 def mixup(images: torch.Tensor, alpha: float = MIXUP_ALPHA) -> Mixed:
-    """Add up two images with weights lam and 1 − lam, lam ~ Beta(alpha, alpha)."""
+    """Add two images with weights lam and 1 − lam, lam ~ Beta(alpha, alpha)."""
     partners = torch.randperm(len(images), device=images.device)
     lam = _beta(images, alpha)
     share = lam.view(-1, 1, 1, 1)
@@ -33,12 +33,12 @@ def mixup(images: torch.Tensor, alpha: float = MIXUP_ALPHA) -> Mixed:
 
 
 def cutmix(images: torch.Tensor, alpha: float = CUTMIX_ALPHA) -> Mixed:
-    """Paste a rectangle of the partner's; lam is the share of the area that the image kept."""
+    """Paste a rectangle of the partner; lam is the share of the area that the image kept."""
     count, _, height, width = images.shape
     partners = torch.randperm(count, device=images.device)
     side = (1 - _beta(images, alpha)).sqrt()  # of the rectangle, as a share of the image's
     inside = _stretch(side, height).unsqueeze(2) & _stretch(side, width).unsqueeze(1)
-    # What the border cuts off was not pasted: the weight follows from the pixels.
+    # The border cuts off part of the rectangle, so the weight is computed from the pixels.
     lam = 1 - inside.float().mean((1, 2))
     return Mixed(torch.where(inside.unsqueeze(1), images[partners], images), partners, lam)
 

@@ -28,9 +28,9 @@ def _adamw(groups: list[dict[str, object]], learning_rate: float) -> torch.optim
 
 
 def _lars(groups: list[dict[str, object]], learning_rate: float) -> torch.optim.Optimizer:
-    from pytorch_optimizer import LARS  # noqa: PLC0415 - the other optimizers do without the package
+    from pytorch_optimizer import LARS  # noqa: PLC0415 - only two optimizers need the package
 
-    # Biases and normalisation layers take the learning rate as it is, so it is one of SGD's size, and
+    # Biases and normalisation layers use the learning rate unscaled, so it is of SGD's size, and
     # the share of a matrix's norm that a step may move is set here.
     return LARS(groups, learning_rate, momentum=0.9, trust_coefficient=0.02)
 
@@ -50,7 +50,7 @@ OPTIMIZERS = {
 
 
 def build_optimizer(name: str, model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """Build an optimizer; biases and normalisation layers are not decayed."""
+    """Build an optimizer without weight decay of biases and normalisation layers."""
     choice = OPTIMIZERS[name]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in trained if parameter.dim() > 1]

@@ -20,8 +20,8 @@ RECIPES = {
     "alpaca": "language: tiny Llama tuned on Alpaca, held-out answer loss",
     "gsm8k": "language: tiny Llama tuned on grade-school problems, held-out answer loss",
 }
-# The files of the data folder ("this or that" will do) and the packages that a recipe needs beyond the
-# lab's own.
+# The files in the data folder ("a or b": either will do) and the packages that a recipe needs
+# beyond the lab's own.
 NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "fashion": ((), ()),
     "cifar10": (("cifar10 or cifar-10-batches-bin",), ("PIL",)),
@@ -37,7 +37,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def load_recipe(
     name: str, *, data: Path | None = None, smoke: bool = False, options: Mapping[str, str] = {}
 ) -> Any:
-    """Build a recipe; ``options`` are its fields by name, as texts from a command line."""
+    """Build a recipe; ``options`` are its fields by name, as strings from a command line."""
     try:
         recipe = import_module(f"infobatch.lab.recipes.{name}").Recipe
     except ModuleNotFoundError as error:

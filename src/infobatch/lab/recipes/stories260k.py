@@ -1,7 +1,7 @@
-"""stories260K: a pretrained Llama of 260,032 parameters, read from llama2.c's files.
+"""stories260K: a pretrained Llama with 260,032 parameters, read from llama2.c's files.
 
-The checkpoint is in llama2.c's legacy form: seven integers, then the weights as float32, one kind
-after the other. The tokenizer's file has a score, a length and the bytes of each token.
+The checkpoint has llama2.c's legacy format: seven integers, then the weights as float32, one kind
+after the other. The tokenizer's file has the score, the length and the bytes of each token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Stories260K:
         self.path = require_data(folder, "stories260K", _GET)
 
     def model(self) -> LlamaForCausalLM:
-        """The pretrained model, as transformers has it."""
+        """The pretrained model as a transformers model."""
         return read_model(self.path / "stories260K.bin")
 
     def tokenizer(self) -> Tokenizer:
@@ -44,7 +44,7 @@ def read_model(path: Path) -> LlamaForCausalLM:
     """Convert a legacy checkpoint of llama2.c."""
     raw = path.read_bytes()
     width, hidden, layers, heads, key_heads, vocabulary, length = struct.unpack("<7i", raw[:28])
-    tied = vocabulary > 0  # a negative size says that the output layer has weights of its own
+    tied = vocabulary > 0  # a negative size means that the output layer has separate weights
     vocabulary = abs(vocabulary)
     head = width // heads
     weights = torch.from_numpy(np.frombuffer(raw, "<f4", offset=28).copy())
@@ -76,7 +76,7 @@ def read_model(path: Path) -> LlamaForCausalLM:
     for name, tensors in by_layer.items():
         for number, tensor in enumerate(tensors):
             state[f"model.layers.{number}.{name}.weight"] = tensor
-    take(length * head)  # the tables of the rotation, which transformers computes
+    take(length * head)  # the rotation tables, which transformers computes itself
     state["lm_head.weight"] = embedding if tied else take(vocabulary, width)
     if at != len(weights):
         raise ValueError(
@@ -103,7 +103,7 @@ def read_model(path: Path) -> LlamaForCausalLM:
 
 
 class Tokenizer:
-    """Text to token numbers and back: pairs of tokens are merged, the best score first."""
+    """Converts text to token numbers and back, merging pairs of tokens by best score."""
 
     def __init__(self, stored: bytes) -> None:
         self.tokens: list[bytes] = []
@@ -114,7 +114,7 @@ class Tokenizer:
             self.tokens.append(stored[at + 8 : at + 8 + size])
             self.scores.append(score)
             at += 8 + size
-        # The texts of control and byte tokens stand for something else than themselves.
+        # The texts of control and byte tokens are not literal.
         first_text = FIRST_BYTE + 256
         self.numbers = {token: i for i, token in enumerate(self.tokens) if i >= first_text}
         if any(b" " in token[1:] for token in self.numbers):
@@ -125,12 +125,12 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without one for its beginning."""
-        # A token begins with a space or has none, so words do not meet and are encoded once each.
+        # A token has a space only at its start, so words are independent and encoded once each.
         words = re.findall(r" ?[^ ]+| ", f" {text}") if text else []
         return [number for word in words for number in self._encode_word(word)]
 
     def decode(self, numbers: list[int]) -> str:
-        """The text of tokens; control tokens are left out."""
+        """The text of tokens, without control tokens."""
         parts = [
             bytes([number - FIRST_BYTE]) if number < FIRST_BYTE + 256 else self.tokens[number]
             for number in numbers

@@ -1,1 +1,1 @@
-"""The page of a comparison: data in, one HTML file out."""
+"""The report page of a comparison: data in, one HTML file out."""

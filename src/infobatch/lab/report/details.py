@@ -1,4 +1,4 @@
-"""What runs left beside results.json: scores and visits by sample, one pruned epoch."""
+"""Files of a run other than results.json: scores and visits by sample, one pruned epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Details:
-    """The by-sample side of one run; what a run did not leave is None or empty."""
+    """The per-sample data of one run; what a run did not write is None or empty."""
 
     arm: str
     seed: int
@@ -40,11 +40,11 @@ class Details:
 
 
 def read_details(folder: Path, *, arm: str, seed: int) -> Details:
-    """Read a run's folder; files that are missing or damaged count as not left."""
+    """Read a run's folder; missing and damaged files count as not written."""
     arrays = _read_arrays(folder / "details.npz")
     labels, visits = arrays.get("labels"), arrays.get("visits")
     if labels is not None and (labels.ndim != 1 or visits is None or len(labels) != len(visits)):
-        labels = None  # no one class per sample
+        labels = None  # not one class per sample
     return Details(
         arm=arm,
         seed=seed,

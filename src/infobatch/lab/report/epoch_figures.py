@@ -1,4 +1,4 @@
-"""Figures of what happened epoch by epoch: each is an inline SVG, or None where there is no data."""
+"""Figures by epoch: each is an inline SVG, or None if there is no data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def by_epoch(
     against_samples: bool = False,
     percent: bool = False,
 ) -> Markup | None:
-    """A number of the histories: the mean over seeds, and a band from the least to the most."""
+    """A value of the histories: the mean over seeds, and a band from minimum to maximum."""
     curves = {
         arm: curve
         for arm in looks
@@ -63,7 +63,7 @@ def by_epoch(
 def _curve(
     runs: Sequence[Record], value: Callable[[Record], Any]
 ) -> tuple[Array, Array, Array] | None:
-    """Epochs, mean sample passes up to then, and the values (runs × epochs) where any is finite."""
+    """Epochs, mean sample passes up to then, and values (runs × epochs) where any is finite."""
     length = max((len(run["history"]) for run in runs), default=0)
     values = np.full((len(runs), length), np.nan)
     samples = np.full((len(runs), length), np.nan)
@@ -109,7 +109,7 @@ def kept_fraction(runs: Sequence[Record], *, looks: Mapping[str, Look]) -> Marku
 
 
 def threshold(runs: Sequence[Record], *, looks: Mapping[str, Look]) -> Markup | None:
-    """The score below which samples may be pruned; the highest where a rule has several."""
+    """The score below which samples may be pruned; the highest if a rule has several."""
     return by_epoch(
         runs,
         lambda entry: max(entry.get("thresholds") or [], default=None),

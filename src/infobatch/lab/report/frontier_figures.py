@@ -93,7 +93,7 @@ def _mark(
 
 
 def _reference(axis: Axes, curve: Sequence[Record]) -> None:
-    """Full data's curve as savings are read off it: never falling, linear in 1 / cost."""
+    """Full data's curve, from which savings are read: non-decreasing, linear in 1 / cost."""
     costs = np.array([knot["cost"] for knot in curve])
     fitted = np.array([knot["fitted"] for knot in curve])
     dense = np.geomspace(costs[0], costs[-1], 60)
@@ -104,7 +104,7 @@ def _reference(axis: Axes, curve: Sequence[Record]) -> None:
 def differences(
     points: Sequence[Record], *, margin: float, unit: str, looks: Mapping[str, Look]
 ) -> Markup | None:
-    """Each arm's difference to full data at full length, with its interval, and the margin."""
+    """Each arm's difference from full data at full length, with its interval, and the margin."""
     known = [point for point in points if point["to_full"] is not None]
     if not known:
         return None
@@ -149,7 +149,7 @@ def quality_against_rate(
     margin: float,
     looks: Mapping[str, Look],
 ) -> Markup | None:
-    """What each arm reached on validation splits with each rate: the mean, and every seed."""
+    """Each arm's quality on validation splits with each rate: the mean, and every seed."""
     known = [row for row in rates if row["mean"] is not None]
     if not known:
         return None
@@ -161,7 +161,7 @@ def quality_against_rate(
         arms = [arm for arm in looks if any(row["arm"] == arm for row in known)]
         for place, arm in enumerate(arms):
             look = looks[arm]
-            beside = 1.03 ** (place - (len(arms) - 1) / 2)  # so that arms do not hide one another
+            beside = 1.03 ** (place - (len(arms) - 1) / 2)  # so that arms do not overlap
             rows = [row for row in known if row["arm"] == arm]
             axis.plot(
                 [row["learning_rate"] * beside for row in rows], [row["mean"] for row in rows],

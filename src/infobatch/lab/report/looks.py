@@ -1,4 +1,4 @@
-"""How an arm is drawn, the same in every figure."""
+"""The style of an arm, the same in every figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Look:
-    """An arm's colour, marker and dash: two of them tell arms apart without the third."""
+    """An arm's colour, marker and dash: any two of them distinguish arms without the third."""
 
     colour: str
     marker: str
@@ -33,7 +33,7 @@ def looks_of(arms: Sequence[str]) -> dict[str, Look]:
 
 
 def folded(arm: str) -> str:
-    """An arm's name on as many lines as its options need, for an axis."""
+    """An arm's name for an axis, split into as many lines as its options need."""
     return arm.replace(":", ":\n")
 
 

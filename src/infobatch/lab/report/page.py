@@ -1,6 +1,6 @@
-"""The report of a comparison: one self-contained page, without scripts and without network.
+"""The report of a comparison: one self-contained page without scripts or network access.
 
-It judges nothing: what the runs say is read from results.json.
+It makes no judgements: they are read from results.json.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def write_report(out: Path) -> Path:
 
 
 def render(results: Mapping[str, Any], folder: Path) -> str:
-    """The page's text; ``folder`` has the runs' own folders."""
+    """The page's HTML; ``folder`` contains the runs' folders."""
     records = [read_record(run) for run in results["runs"]]
     summaries = summarise(records, arms=results["arms"])
     wanted = len(results["arms"]) * len(results["lengths"]) * len(results["seeds"])
@@ -103,7 +103,7 @@ def render(results: Mapping[str, Any], folder: Path) -> str:
 
 
 def template(name: str) -> Template:
-    """A template of the report's, with its words for numbers."""
+    """A template of the report, with its number formats."""
     environment = Environment(
         loader=PackageLoader("infobatch.lab.report"),
         autoescape=True,
@@ -126,7 +126,7 @@ def _tone(results: Mapping[str, Any]) -> str:
 
 
 def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[str, Any]:
-    """The figures that are drawn from results.json alone."""
+    """The figures that need only results.json."""
     runs, metric, margin = results["runs"], results["metric"], results["margin"]
     looks = looks_of(results["arms"])
     pruned = {arm: look for arm, look in looks.items() if Arm(arm).prunes}
@@ -165,7 +165,7 @@ def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[s
 
 
 def _by_sample(results: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What is drawn from the runs' own folders, of runs at full length."""
+    """The figures that need the folders of the full-length runs."""
     names, looks = results["class_names"], looks_of(results["arms"])
     longest = [run for run in results["runs"] if run["length"] == FULL_LENGTH]
     details = [
@@ -192,7 +192,7 @@ def _by_sample(results: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _interest(arm: str) -> int:
-    """What a reader wants to know of first: infobatch, the other policies, then the baselines."""
+    """The order of interest: infobatch, the other policies, then the baselines."""
     ranks = (arm == INFOBATCH, not Arm(arm).follows and arm != FULL, arm != FULL)
     return ranks.index(True) if True in ranks else len(ranks)
 
@@ -237,7 +237,7 @@ def _loss_figures(
     return [(detail, figure) for detail, figure in drawn if figure is not None]
 
 
-# Words.
+# Formats.
 
 
 def code(text: str) -> Markup:
@@ -246,7 +246,7 @@ def code(text: str) -> Markup:
 
 
 def number(value: float | None) -> str:
-    """A count, with thousands apart."""
+    """A count with thousands separators."""
     return "–" if value is None else f"{value:,.0f}"
 
 
@@ -258,7 +258,7 @@ def score(value: float | None) -> str:
 
 
 def decimal(value: float | None, digits: int = 2) -> str:
-    """A number with so many decimals."""
+    """A number with ``digits`` decimals."""
     return "–" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
 
 

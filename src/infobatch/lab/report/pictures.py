@@ -1,4 +1,4 @@
-"""Samples as pictures: arrays of pixels in any usual layout, as PNGs inside the page itself."""
+"""Samples as pictures: pixel arrays in any usual layout, as PNGs embedded in the page."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MAX_SIDE = 256  # a page with two dozen photographs must stay small
 
 
 def data_uri(pixels: Any) -> str | None:
-    """A ``data:`` address of a picture, or None where the values are no picture.
+    """A ``data:`` URI of a picture, or None if the values are not a picture.
 
-    Grey (H, W), or with 1, 3 or 4 channels last or first; bytes, floats from 0 to 1, or anything
-    else, which is stretched to its own range.
+    Grey (H, W), or with 1, 3 or 4 channels last or first; bytes, floats from 0 to 1, or other
+    values, which are rescaled by their range.
     """
     try:
         values = np.asarray(pixels, np.float64)

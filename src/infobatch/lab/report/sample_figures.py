@@ -1,4 +1,4 @@
-"""Figures of what happened to samples: each is an inline SVG, or None where there is no data."""
+"""Figures by sample: each is an inline SVG, or None if there is no data."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _stages(snapshot: Snapshot) -> tuple[tuple[str, Array, Array | None], ...]:
 
 
 def visits(details: Sequence[Details], *, looks: Mapping[str, Look]) -> Markup | None:
-    """How often each sample was visited, all seeds together; only for arms that prune."""
+    """How often each sample was visited, over all seeds; only for arms that prune."""
     by_arm: dict[str, list[Array]] = {}
     for detail in details:
         if Arm(detail.arm).prunes and detail.visits is not None and len(detail.visits):
@@ -99,13 +99,13 @@ class ClassShares:
 
 
 def class_name(label: object, names: Sequence[str]) -> str:
-    """A class by its name, where the task has names for its numbers."""
+    """A class by name, if the task has class names."""
     number = label.item() if isinstance(label, np.generic) else label
     return names[number] if isinstance(number, int) and 0 <= number < len(names) else str(label)
 
 
 def class_shares(details: Details, names: Sequence[str] = ()) -> ClassShares | None:
-    """Which share of each class the snapshot's plan keeps."""
+    """The share of each class that the snapshot's plan keeps."""
     snapshot, labels = details.snapshot, details.labels
     if snapshot is None or labels is None or not len(labels):
         return None
@@ -122,7 +122,7 @@ def class_shares(details: Details, names: Sequence[str] = ()) -> ClassShares | N
 def kept_by_class(
     shares_by_arm: Sequence[ClassShares], *, looks: Mapping[str, Look]
 ) -> Markup | None:
-    """The kept share of each class, by arm; of many classes those at both ends."""
+    """The kept share of each class, by arm; with many classes, only the extremes."""
     if not shares_by_arm:
         return None
     ranked = sorted(shares_by_arm[0].shares, key=lambda name: shares_by_arm[0].shares[name])

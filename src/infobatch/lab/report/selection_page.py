@@ -1,4 +1,4 @@
-"""The page of a coreset: the most and the least wanted samples, and the balance of classes."""
+"""The page of a coreset: the highest and lowest ranked samples, and the class balance."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class SelectionPage:
-    """What the page tells of a coreset.
+    """The content of a coreset's page.
 
-    ``source`` is what it was chosen from, in words; ``labels`` and ``show`` are for the classes and the
-    samples, where there are any.
+    ``source`` describes what it was chosen from; ``labels`` and ``show`` are for the classes and
+    the samples, if there are any.
     """
 
     chosen: Coreset
@@ -34,12 +34,12 @@ class SelectionPage:
     show: Callable[[int], Any] | None = None
 
     def write(self, path: Path) -> None:
-        """Write the page, whole or not at all."""
+        """Write the page atomically."""
         text = self.render()
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def render(self) -> str:
-        """The page's text."""
+        """The page's HTML."""
         chosen = self.chosen
         least, title = self._least()
         return template("selection.html.jinja").render(
@@ -57,7 +57,7 @@ class SelectionPage:
         )
 
     def _least(self) -> tuple[np.ndarray[Any, Any], str]:
-        """Those with the lowest scores; a method that chooses a set ranks none of those left out."""
+        """The samples with the lowest scores; a method that chooses a set ranks only that set."""
         left_out = np.setdiff1d(np.arange(self.chosen.num_samples), self.chosen.indices)
         scores = self.chosen.scores
         if scores is not None:
@@ -96,7 +96,7 @@ class SelectionPage:
 
 
 def cost_in_words(chosen: Coreset) -> str:
-    """What choosing has cost, in a sentence."""
+    """The cost of the selection, in a sentence."""
     cost = chosen.cost
     if not cost.samples_forwarded:
         return f"It took {cost.seconds:.1f} seconds."

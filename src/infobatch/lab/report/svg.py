@@ -1,7 +1,7 @@
-"""Matplotlib's figures as SVG that belongs into a page: its colours, its text, light and dark.
+"""Matplotlib figures as SVG with the page's colours and fonts, in light and dark mode.
 
-Figures are drawn in stand-in colours, which are then replaced by CSS variables, so that one figure
-follows the page's colour scheme. No pyplot: nothing global is touched.
+Figures are drawn in placeholder colours, which are then replaced by CSS variables, so that a figure
+follows the page's colour scheme. Without pyplot, no global state is touched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 INK, MUTED, GRID, ALARM = "#010101", "#020202", "#030303", "#040404"
-# One for each arm: the arm `full` has the first. Told apart by marker and dash, too.
+# One for each arm; the first is for `full`. Marker and dash distinguish arms, too.
 COLOURS = tuple(f"#0505{number:02x}" for number in range(8))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (6, 2)), (0, (1, 1)), (0, (4, 1)))
@@ -28,8 +28,8 @@ _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", ALARM: "--worse"} 
 }
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "infobatch",  # the same figure has the same text
-    "text.parse_math": False,  # a user's $ is a $
+    "svg.hashsalt": "infobatch",  # the same figure gives the same SVG
+    "text.parse_math": False,  # a $ in a user's text is literal
     "font.family": ["DejaVu Sans"],
     "font.size": 10.5,
     "axes.titlesize": 10.5,
@@ -59,7 +59,7 @@ _STYLE: dict[Any, Any] = {
     "axes.unicode_minus": True,
 }
 _HOVER = "hover:"
-# As wide as a phone, in points: a wider figure's text would shrink there below what one can read.
+# The width of a phone, in points: the text of a wider figure would be too small to read there.
 WIDTH = 340
 
 
@@ -68,8 +68,7 @@ def draw(
 ) -> Markup:
     """Let ``plot`` fill the axes, one below the other, and return an inline SVG.
 
-    ``name`` keeps the ids of several figures in one page apart; ``label`` is what a screen reader
-    says.
+    ``name`` makes ids unique among several figures in a page; ``label`` is for screen readers.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure((WIDTH / 72, height / 72), layout="constrained")
@@ -77,7 +76,7 @@ def draw(
         plot(list(axes))
         handles, labels = axes[0].get_legend_handles_labels()
         if handles:
-            # As many columns as there is room for: two arms may differ in their last option alone.
+            # As many columns as fit: two arms may differ only in their last option.
             columns = int(WIDTH / (28 + 5.5 * max(map(len, labels))))
             columns = min(max(columns, 1), 3)
             figure.legend(
@@ -90,19 +89,19 @@ def draw(
 
 
 def hover(artist: Artist, text: str) -> None:
-    """Let the browser show a text where the pointer rests on a mark, without a script."""
+    """Let the browser show a text when the pointer rests on a mark, without a script."""
     artist.set_gid(_HOVER + text)
 
 
 def _inlined(text: str, name: str, label: str) -> Markup:
     text = text[text.index("<svg") :]
-    # An id is escaped as an element's text would be, so it can become one.
+    # An id is escaped like an element's text, so it can be turned into one.
     text = re.sub(rf'<g id="{_HOVER}([^"]*)">', r"<g><title>\1</title>", text)
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var({variable})")
     text = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(label)}" ', 1)
-    # The page gives the size; the figure keeps its shape by its viewBox.
+    # The page sets the size; the viewBox keeps the figure's aspect ratio.
     text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
     return Markup(text)

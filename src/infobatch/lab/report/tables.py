@@ -1,4 +1,4 @@
-"""The report's tables: rows of words, from what results.json holds."""
+"""The report's tables: rows of text from results.json."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class FrontierRow:
-    """An arm at a length: what it reaches, what it saves, and what is said of it."""
+    """An arm at a length: its quality, its saving, and its verdict."""
 
     arm: str
     length: str
@@ -36,7 +36,7 @@ class FrontierRow:
 
 
 def frontier_rows(results: Results, summaries: Sequence[Summary]) -> list[FrontierRow]:
-    """All that was trained, full data's own curve included."""
+    """All trained arms and lengths, including full data's own curve."""
     digits = decimals(results["margin"])
     verdicts = {(row["arm"], row["length"]): row for row in results["verdicts"]}
     rows = []
@@ -84,7 +84,7 @@ def reach_rows(results: Results) -> list[tuple[str, str, str]]:
 
 
 def rate_rows(results: Results) -> list[tuple[str, str, str, str, str]]:
-    """What each arm reached with each learning rate, how far behind its best that is, and a word."""
+    """Each arm's quality by learning rate, how far it is behind the best, and a verdict."""
     digits = decimals(results["margin"])
     rows = []
     for rate in results["rates"]:
@@ -120,7 +120,7 @@ TONES = {
 
 
 def cards(results: Results, summaries: Sequence[Summary]) -> list[Card]:
-    """A card for each arm that was trained at full length, full data excepted."""
+    """A card for each arm that was trained at full length, except full data."""
     by_point = {(each.arm, each.length): each for each in summaries}
     full = by_point.get((FULL, FULL_LENGTH))
     arm_cards = []
@@ -134,7 +134,7 @@ def cards(results: Results, summaries: Sequence[Summary]) -> list[Card]:
             cost += f", in {summary.seconds / full.seconds:.0%} of the time"
         word = _word(verdict, results)
         text = verdict["outcome"]["text"] + flips(verdict)
-        if len(results["seeds"]) == 1:  # the decision says what that means, once
+        if len(results["seeds"]) == 1:  # the decision already says what that means
             text = f"{_on_one_seed(verdict, results)} against full data."
         arm_cards.append(
             Card(
@@ -149,7 +149,7 @@ def cards(results: Results, summaries: Sequence[Summary]) -> list[Card]:
 
 
 def _word(verdict: Mapping[str, Any], results: Results) -> str:
-    """The verdict's word; one seed has none."""
+    """The verdict's word; none with one seed."""
     return "one seed" if len(results["seeds"]) == 1 else str(verdict["outcome"]["word"])
 
 
@@ -163,7 +163,7 @@ def _on_one_seed(verdict: Mapping[str, Any], results: Results) -> str:
 def extra_metrics(
     runs: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]
 ) -> dict[str, Any]:
-    """What else the finished models were measured by: in words, by metric, then arm and length."""
+    """The finished models' other metrics as text: by metric, then by arm and length."""
     names = dict.fromkeys(name for run in runs for name in run["extra_metrics"])
     texts: dict[str, dict[tuple[str, float], str]] = {name: {} for name in names}
     for name in names:
@@ -183,7 +183,7 @@ def extra_metrics(
 
 
 def test_set_note(results: Results, summaries: Sequence[Summary]) -> str:
-    """How much the test set's size matters, where the metric counts its items."""
+    """How much the test set's size matters, if the metric counts its items."""
     full = next(
         (summary for summary in summaries if (summary.arm, summary.length) == (FULL, FULL_LENGTH)),
         None,
@@ -208,7 +208,7 @@ CSV_COLUMNS = (
 
 
 def csv_address(records: Sequence[Record]) -> str:
-    """The single runs as a ``data:`` address of a CSV file."""
+    """The individual runs as a ``data:`` URI of a CSV file."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -218,7 +218,7 @@ def csv_address(records: Sequence[Record]) -> str:
 
 
 def setting_rows(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The runs' settings in words: one value, or each arm's where they differ."""
+    """The runs' settings as text: one value, or each arm's if they differ."""
     seen: dict[str, dict[str, list[str]]] = {}
     for run in runs:
         for name, value in run["settings"].items():
@@ -238,7 +238,7 @@ def _by_arm(values: Mapping[str, Sequence[str]]) -> str:
 
 
 def machine_rows(results: Results) -> dict[str, str]:
-    """What it was made on, when, and how long it took."""
+    """The machine, the date and the duration of the comparison."""
     runs = results["runs"]
     if not runs:
         return {}

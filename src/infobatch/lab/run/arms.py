@@ -1,7 +1,7 @@
-"""The arms of a comparison: what each trains on, and what it must cost.
+"""The arms of a comparison: what each trains on, and at what cost.
 
-An arm is written as a name with options: ``full``, ``mean:ratio=0.6:delta=0.9``, or, for a rule of
-one's own, ``my_rules.py:MyRule:ratio=0.3``. ``coreset:el2n@0.3`` trains on a subset chosen before,
+An arm is written as a name with options: ``full``, ``mean:ratio=0.6:delta=0.9``, or, for a custom
+rule, ``my_rules.py:MyRule:ratio=0.3``. ``coreset:el2n@0.3`` trains on a subset chosen beforehand,
 and ``stream:keep=0.5`` on a part of each batch.
 """
 
@@ -43,7 +43,7 @@ class Arm:
 
     @cached_property
     def _parts(self) -> tuple[str, dict[str, str]]:
-        """The rule, and the options as texts; of a coreset, those of what is trained on it."""
+        """The rule and its options as strings; for a coreset, those of the arm trained on it."""
         rule, *rest = split_coreset(self.name)[1].split(":")
         if rule.endswith(".py") and rest:
             rule, rest = f"{rule}:{rest[0]}", rest[1:]
@@ -52,7 +52,7 @@ class Arm:
 
     @cached_property
     def coreset(self) -> CoresetSpec | None:
-        """The subset that it trains on, chosen before; None for all data."""
+        """The subset that it trains on, chosen beforehand; None for all data."""
         text, _ = split_coreset(self.name)
         return None if text is None else parse_coreset(text)
 
@@ -63,31 +63,31 @@ class Arm:
 
     @property
     def prunes(self) -> bool:
-        """Whether anything of the data is left out."""
+        """Whether any data is left out."""
         return self.rule not in (FULL, SHORT)
 
     @property
     def follows(self) -> bool:
-        """Whether its cost is set to that of another arm, which therefore runs before it."""
+        """Whether it has the cost of another arm, which therefore runs first."""
         by_itself = {"ratio", "save"} & self._parts[1].keys()
         return self.rule == SHORT or (self.rule == RANDOM and not by_itself)
 
     @property
     def stream(self) -> dict[str, Any] | None:
-        """The settings of the StreamPruner, where samples are left out within each batch."""
+        """The settings of the StreamPruner, if samples are left out within each batch."""
         if self.rule != STREAM:
             return None
         return {name: value_of(text) for name, text in self._parts[1].items()}
 
     @property
     def delta(self) -> float | None:
-        """The share of the epochs after which all data is used; None is the rule's own."""
+        """The share of the epochs after which all data is used; None is the rule's default."""
         stated = self._parts[1].get("delta")
         return None if stated is None else float(stated)
 
     @property
     def limits(self) -> dict[str, Any]:
-        """What is asked of the rule beside its own settings: a budget, a bound on the noise, …"""
+        """Limits on the rule besides its own settings: a budget, a bound on the noise, …"""
         if self.stream is not None:
             return {}
         options = self._parts[1]
@@ -100,34 +100,34 @@ class Arm:
 
     @property
     def file(self) -> Path | None:
-        """The user's file that the rule is from."""
+        """The user's file that contains the rule."""
         path, colon, _ = self.rule.partition(":")
         return Path(path) if colon else None
 
     @property
     def scores(self) -> Path | None:
-        """The file of scores that the first epoch is pruned by."""
+        """The score file by which the first epoch is pruned."""
         path = self._parts[1].get("scores")
         return None if path is None else Path(path)
 
     @property
     def hash(self) -> str | None:
-        """What tells the texts of the user's files apart, those of the rule and the scores."""
+        """A hash of the user's files, those of the rule and the scores."""
         files = [file for file in (self.file, self.scores) if file is not None and file.exists()]
         return "-".join(map(hash_of, files)) or None
 
     @property
     def folder_name(self) -> str:
-        """The name as part of a folder's name, on every system."""
+        """The name in a form that is valid in folder names on every system."""
         return re.sub(r"[^\w.=-]", "_", self.name)
 
     def policy(self, *, num_samples: int, passes: int, epochs: int, budget: int | None) -> Policy:
-        """The pruning policy for a training that makes ``passes`` on all data, in ``epochs``.
+        """The pruning policy for a training run of ``passes`` on all data, in ``epochs``.
 
-        ``budget`` is the number of sample passes that an arm that follows may make of them.
+        ``budget`` is how many of these sample passes a following arm may make.
         """
         if self.stream is not None:
-            return NoPrune()  # of epochs: what is left out is chosen within each batch
+            return NoPrune()  # of epochs: samples are left out within each batch
         if self.rule == RANDOM and self.follows:
             assert budget is not None
             # The first epoch is whole for every policy, and so are the last ones.
@@ -225,7 +225,7 @@ class Arm:
             policy = self.policy(num_samples=100, passes=1000, epochs=10, budget=900)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the run itself will warn
-                # So many epochs that any budget can be met: how many there are is the task's.
+                # Enough epochs to meet any budget; the real number depends on the task.
                 Pruner(100, 1000, policy=policy, labels=np.arange(100), **self.limits)
         except (TypeError, ValueError) as error:
             message = str(error)
@@ -260,7 +260,7 @@ def parse_arms(text: str) -> list[Arm]:
 
 
 def _split_at_commas(text: str) -> list[str]:
-    """Split at the commas that stand outside of parentheses."""
+    """Split at commas outside parentheses."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([") - (character in ")]")
@@ -272,12 +272,12 @@ def _split_at_commas(text: str) -> list[str]:
 
 
 def in_order(arms: Sequence[Arm]) -> list[Arm]:
-    """The order of running: those that follow come last, for they cost what their leader did."""
+    """The order of running: following arms come last, since they need their leader's cost."""
     return sorted(arms, key=lambda arm: arm.follows)
 
 
 def leader_of(arms: Sequence[Arm]) -> Arm | None:
-    """The pruned arm whose cost ``short`` and ``random`` are set to: infobatch, or the first one."""
+    """The pruned arm whose cost ``short`` and ``random`` match: infobatch, or the first one."""
     leaders = [arm for arm in arms if not arm.follows and arm.prunes]
     if not leaders and any(arm.follows for arm in arms):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A run's checkpoint: reading it safely, and the states of the random generators in it."""
+"""A run's checkpoint: safe reading, and the states of its random generators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_checkpoint(path: Path, settings: RunSettings) -> dict[str, Any]:
     """Read the checkpoint of a run with these settings; nothing in it can run code."""
     try:
         state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # many kinds, for a file can be damaged in many ways
+    except Exception as error:  # of many types, since a file can be damaged in many ways
         raise TaskError(
             f"{path} is damaged and cannot be read ({type(error).__name__}: {error}). "
             "Delete it: the run is then made again."
@@ -47,7 +47,7 @@ def random_states(device: torch.device, world_size: int) -> list[dict[str, torch
 def restore_random_states(
     states: Sequence[dict[str, torch.Tensor]], rank: int, device: torch.device
 ) -> None:
-    """Continue a rank's random streams; with more ranks than before, the new ones keep their own."""
+    """Restore a rank's random states; if there are new ranks, these keep their own."""
     if rank >= len(states):
         return
     torch.set_rng_state(states[rank]["cpu"])

@@ -1,7 +1,7 @@
-"""A coreset as an arm trains on it: ``coreset:el2n@0.3``, with options ``coreset:el2n@0.3:networks=10``.
+"""The coreset of an arm: ``coreset:el2n@0.3``, or with options ``…@0.3:networks=10``.
 
-What is trained on the subset follows a plus sign, ``coreset:el2n@0.3+infobatch``; without, it is all of the
-subset in every epoch.
+The arm that is trained on the subset follows a plus sign, ``coreset:el2n@0.3+infobatch``; by
+default, every epoch uses all of the subset.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class CoresetSpec:
     fraction: float
     networks: int = 1
     proxy_epochs: int | None = None  # a fifth of the task's epochs, or a twentieth for early scores
-    balanced: bool | None = None  # class by class where the task has labels
+    balanced: bool | None = None  # class by class if the task has labels
     options: dict[str, Any] = field(default_factory=dict)
 
 
 def split_coreset(name: str) -> tuple[str | None, str]:
-    """The text of the coreset, None where there is none, and the arm that is trained on it.
+    """The text of the coreset, or None if there is none, and the arm that is trained on it.
 
     >>> split_coreset("coreset:el2n@0.3+mean:ratio=0.6")
     ('coreset:el2n@0.3', 'mean:ratio=0.6')

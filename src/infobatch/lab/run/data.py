@@ -1,4 +1,4 @@
-"""A run's data: which part of the task's it takes, and how a batch gets to the device."""
+"""A run's data: its part of the task's data, and moving batches to the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VALIDATION_SHARE = 0.2
 
 
 def data_of(task: Task, settings: RunSettings) -> tuple[Dataset[Any], Dataset[Any]]:
-    """What a run trains on, and what it is measured on."""
+    """The data that a run trains on, and the data that it is evaluated on."""
     sets = task.data()
     if not isinstance(sets, tuple | list) or len(sets) != 2:
         raise TaskError(f"{task.name}: data() must return two data sets (train, test).")
@@ -25,14 +25,14 @@ def data_of(task: Task, settings: RunSettings) -> tuple[Dataset[Any], Dataset[An
     if settings.smoke:
         train = Subset(train, range(min(SMOKE_TRAIN, train_size)))
         test = Subset(test, range(min(SMOKE_TEST, test_size)))
-    if settings.validation:  # the same split for every arm; each seed judges by other items
+    if settings.validation:  # the same split for every arm, but a different one for each seed
         generator = torch.Generator().manual_seed(settings.seed)
         train, test = random_split(train, [1 - VALIDATION_SHARE, VALIDATION_SHARE], generator)
     return train, test
 
 
 def seed_everything(seed: int) -> None:
-    """Seed what a task may draw from."""
+    """Seed all random generators that a task may use."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - a user's task may use numpy's global generator
 
@@ -50,7 +50,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def part_of(batch: Any, index: torch.Tensor, size: int) -> Any:
-    """The samples at these places of a collated batch of ``size``, whatever it is made of."""
+    """The samples at these positions of a collated batch of ``size``, whatever its structure."""
     if isinstance(batch, torch.Tensor) and batch.dim():
         if len(batch) != size:
             raise TaskError(

@@ -1,4 +1,4 @@
-"""Whether runs were made with the same settings, and may be compared."""
+"""Checks that runs have the same settings, and may be compared."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from infobatch.lab.recipes.registry import RECIPES
 
 
 def hash_of_task(task: str) -> str | None:
-    """What tells two texts of a user's own file apart; None for a recipe."""
+    """A hash of a user's task file; None for a recipe."""
     return None if task in RECIPES else hash_of(Path(task))
 
 
 def hash_of(path: Path) -> str:
-    """What tells two texts of a file apart. What the file imports is not looked at."""
+    """A hash of a file, without what the file imports."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def hash_of_settings(settings: Mapping[str, Any]) -> str:
-    """What tells two settings apart, short enough for the name of a file."""
+    """A hash of settings, short enough for a file name."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def what_differs(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Name the settings that differ between what is stored and what is wanted; empty if none does.
+    """Name the settings that differ between ``stored`` and ``wanted``; empty if none does.
 
-    Those that an earlier version did not store yet are not compared.
+    Settings that an earlier version did not store are not compared.
     """
     differences = {
         name: f"{name} = {stored[name]!r} there, {value!r} here"

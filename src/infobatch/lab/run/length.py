@@ -6,10 +6,10 @@ import math
 
 
 def steps_for(passes: int, *, num_samples: int, batch: int) -> int:
-    """The optimizer steps on all data whose samples come nearest to ``passes``, at least one.
+    """The number of optimizer steps on all data that comes nearest to ``passes``, at least one.
 
     An epoch's last batch may be smaller, so steps are counted epoch by epoch. Multiplying by the
-    batch size instead would be far off where an epoch has few batches: of 260 samples in batches of
+    batch size instead would be far off if an epoch has few batches: with 260 samples in batches of
     256, every second batch has four.
 
     >>> steps_for(411, num_samples=260, batch=256)  # 260 in two steps, then 256 in one

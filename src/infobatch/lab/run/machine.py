@@ -1,4 +1,4 @@
-"""The machine that a run is made on: what it is, what a run took of it, which versions it has."""
+"""The machine of a run: its hardware, its software versions, and the resources used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import infobatch
 
 
 def versions() -> dict[str, str]:
-    """What a result was made with."""
+    """The software versions behind a result."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -25,7 +25,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware(device: torch.device) -> dict[str, str | int]:
-    """What a result was made on."""
+    """The hardware behind a result."""
     parts: dict[str, str | int] = {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
@@ -38,7 +38,7 @@ def hardware(device: torch.device) -> dict[str, str | int]:
 
 
 def _processor() -> str:
-    """The processor's name, which Python itself does not know on Linux."""
+    """The CPU's name, which Python itself does not report on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -48,15 +48,15 @@ def _processor() -> str:
 
 
 def cpu_seconds() -> float:
-    """The processor time of this process, its threads, and its worker processes that have ended."""
+    """The CPU time of this process, its threads, and its finished worker processes."""
     spent = os.times()
     return time.process_time() + spent.children_user + spent.children_system
 
 
 def peak_memory_mb(device: torch.device) -> float | None:
-    """The most memory that this process has had, in megabytes: the GPU's if it trains on one.
+    """The peak memory of this process in megabytes: the GPU's if it trains on one.
 
-    None where the system does not tell, as on Windows.
+    None if the system does not report it, as on Windows.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / (1 << 20)

@@ -1,4 +1,4 @@
-"""One run as a process of its own: ``python -m infobatch.lab.run fashion --arm infobatch --out DIR``.
+"""One run as a process: ``python -m infobatch.lab.run fashion --arm infobatch --out DIR``.
 
 Under ``torchrun`` (``torchrun --nproc-per-node 2 -m infobatch.lab.run …``) the ranks share it. A run
 that was stopped continues from its checkpoint; a finished one is not repeated.
@@ -170,14 +170,14 @@ def _tell(what: str, task: Task, record: Mapping[str, Any], folder: Path) -> Non
 
 
 def _shown(run: Run, index: int) -> Any:
-    """A sample as JSON: a text, or rows of pixels."""
+    """A sample as JSON: a string, or rows of pixels."""
     shown = run.shown(index)
     return shown if shown is None or isinstance(shown, str) else np.asarray(shown).tolist()
 
 
 @contextmanager
 def reporting(run: Run, *, log: str | None, events: bool) -> Iterator[Report]:
-    """Tell how a run is going: to a person or to a parent process, and to a writer of curves."""
+    """Report a run's progress to a person or a parent process, and to a writer of curves."""
     with ExitStack() as stack:
         reports: list[Report] = []
         if run.rank == 0 and events:
@@ -219,14 +219,14 @@ def _bar(stack: ExitStack) -> Report:
 
 
 def _end_with_parent() -> None:
-    """Wait for the pipe that the parent holds open to close, which even its violent death does."""
+    """Wait until the parent's pipe closes, which happens even if the parent is killed."""
     sys.stdin.read()
     os._exit(1)
 
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Join the ranks that torchrun has started, if it has."""
+    """Join the ranks that torchrun has started, if any."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield
         return

@@ -1,4 +1,4 @@
-"""What a finished run leaves in its folder: its result, and by sample what the report draws."""
+"""The files of a finished run: its result, and per-sample data for the report."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ RESULT_FILE = "result.json"
 
 @dataclass
 class Costs:
-    """What a run has cost so far."""
+    """The cost of a run so far."""
 
-    samples_forwarded: int = 0  # scoring before the first epoch counted in, three samples as one
+    samples_forwarded: int = 0  # including scoring before the first epoch, three samples as one
     samples_backpropagated: int = 0
     optimizer_steps: int = 0
-    seconds: float = 0.0  # of training, by the clock
-    cpu_seconds: float | None = 0.0  # of that: what all processes computed; None on a GPU
-    overhead_seconds: float = 0.0  # of that: drawing plans and update(), the mean included
+    seconds: float = 0.0  # wall-clock time of training
+    cpu_seconds: float | None = 0.0  # CPU time of all processes in training; None on a GPU
+    overhead_seconds: float = 0.0  # part of ``seconds``: drawing plans and update(), with the mean
     evaluation_seconds: float = 0.0  # not part of ``seconds``
-    selection_seconds: float = 0.0  # part of ``seconds``: choosing the coreset, its proxy included
+    selection_seconds: float = 0.0  # part of ``seconds``: choosing the coreset, with its proxy
     selection_passes: int = 0  # part of ``samples_forwarded``, likewise
-    peak_memory_mb: float | None = None  # of the GPU where there is one; None where it is not known
+    peak_memory_mb: float | None = None  # of the GPU if there is one; None if unknown
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Result:
 
 
 def rounded(value: float) -> float:
-    """Six significant digits: all that a figure of an epoch needs, in a file with many of them."""
+    """Round to six significant digits, enough for a value per epoch in a large file."""
     return float(f"{value:.6g}")
 
 
 def finite(value: float) -> float | None:
-    """The value, or None for what JSON cannot hold: NaN and infinities of a diverged run."""
+    """The value, or None for NaN and infinities of a diverged run, which JSON cannot hold."""
     return value if math.isfinite(value) else None
 
 

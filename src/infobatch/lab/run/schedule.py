@@ -9,10 +9,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 
 class EndingSchedule:
-    """A schedule of so many steps that takes no more of them.
+    """A schedule with a fixed number of steps, after which it stays where it is.
 
-    A run may end within a pruned epoch, of which a step is worth more than one of the schedule's;
-    the last one could lead beyond the end, which some schedules of torch refuse.
+    A run may end within a pruned epoch, in which a step counts for more than one step of the
+    schedule; the last one could go beyond the end, which some torch schedulers refuse.
     """
 
     def __init__(self, scheduler: LRScheduler, total_steps: int) -> None:
@@ -25,7 +25,7 @@ class EndingSchedule:
 
     @property
     def last_epoch(self) -> int:
-        """The steps taken; torch's name for them."""
+        """The number of steps taken, by torch's name."""
         return self._scheduler.last_epoch
 
     def step(self) -> None:

@@ -1,4 +1,4 @@
-"""Scores of a task's training set, by a pass without gradients, in a file for an arm to start from."""
+"""Scoring a task's training set without gradients, into a file that an arm can start from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from infobatch.scores import score
 def score_task(
     task: Task, out: Path, *, checkpoint: Path | None, proxy: bool, smoke: bool, seed: int
 ) -> tuple[int, float]:
-    """Write the scores of the task's training set; return how many, and what they cost in steps."""
+    """Write the scores of the task's training set; return their number and cost in steps."""
     settings = settings_of(task, arm="full", seed=seed, smoke=smoke)
     seed_everything(seed)
     train, _ = data_of(task, settings)
@@ -48,7 +48,7 @@ def score_task(
 
 
 def _model(task: Task, proxy: bool) -> tuple[nn.Module, float]:
-    """The model that scores, and its size as a share of the one that is trained."""
+    """The scoring model, and its size relative to the trained one."""
     model = task.model()
     if not proxy:
         return model, 1.0
@@ -74,7 +74,7 @@ def _load(model: nn.Module, path: Path) -> None:
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
         model.load_state_dict(state.get("model", state))
-    except Exception as error:  # many kinds, for a file can be wrong in many ways
+    except Exception as error:  # of many types, since a file can be wrong in many ways
         raise TaskError(
             f"--checkpoint got {path}, which does not fit the model ({type(error).__name__}: {error}). "
             "Expected torch.save(model.state_dict(), path), or a dictionary with that under 'model'."

@@ -1,8 +1,8 @@
-"""The subset that a run trains on: chosen once, kept in a file, and shared by all runs that need the same.
+"""The subset that a run trains on: chosen once, kept in a file, and shared between runs.
 
-The proxy is the task's own network, trained as the task trains it, for a fifth of the epochs, or for a
-twentieth where a method needs only early scores. Its checkpoint is kept beside the subsets, so that
-several methods share one proxy. What all of it has cost is counted in full in every run that uses it.
+The proxy is the task's own network, trained as in the task, for a fifth of the epochs, or for a
+twentieth if a method needs only early scores. Its checkpoint is kept with the subsets, so that
+several methods share one proxy. Every run that uses a subset counts the full cost.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.settings import RunSettings
 from infobatch.lab.task import Task, TaskError
 
-EARLY = ("el2n", "grand", "ccs")  # these choose by scores from early in the training
+EARLY = ("el2n", "grand", "ccs")  # methods that use scores from early in training
 Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A subset of a task's training set, to be chosen with the settings of a run."""
+    """A subset of a task's training set, chosen with the settings of a run."""
 
     task: Task
     data: Dataset[Any]
@@ -47,12 +47,12 @@ class Selection:
     progress: bool | Progress = False
 
     def chosen(self) -> coresets.Coreset:
-        """The subset: from the folder, if it has been chosen before."""
+        """The subset; read from the folder if it was chosen before."""
         self.folder.mkdir(parents=True, exist_ok=True)
         text = self.spec.text
         name = "".join(letter if letter.isalnum() or letter in ".=@-" else "_" for letter in text)
         path = self.folder / f"{name}-{self._place}.npz"
-        with _alone(self.folder / f"{self._proxy_name}.lock"):  # all that choose by one proxy
+        with _alone(self.folder / f"{self._proxy_name}.lock"):  # for all subsets of one proxy
             if path.exists():
                 return _read(path, self._identity())
             try:
@@ -64,7 +64,7 @@ class Selection:
 
     @property
     def _proxy_epochs(self) -> tuple[int, int]:
-        """How long the proxy is trained, and the epoch after which early scores are taken."""
+        """The proxy's number of epochs, and the epoch after which early scores are taken."""
         early = max(1, round(self.settings.epochs / 20))
         if self.spec.method in EARLY:
             epochs = self.spec.proxy_epochs or early
@@ -74,14 +74,14 @@ class Selection:
 
     @property
     def _proxy_name(self) -> str:
-        """The proxy's file without its ending: the same for all subsets that are chosen by it."""
+        """The proxy's file name without extension, the same for all subsets chosen with it."""
         epochs, early = self._proxy_epochs
         settings = hash_of_settings({**self._identity(), "early_epochs": early})
         return f"proxy-{epochs}-{self.spec.networks}-{self._place}-{settings}"
 
     @property
     def _place(self) -> str:
-        """What tells the files of one folder apart."""
+        """The part that distinguishes the files of a folder."""
         return f"{self.settings.seed}{'-validation' if self.settings.validation else ''}"
 
     def _identity(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Selection:
             labels=labels,
             losses=lambda model, batch: task.losses(model, to_device(batch, device)),
             look=task.evaluate,
-            # The task's own rate, not the arm's: the subset must not depend on who trains on it.
+            # The task's own rate, not the arm's: the subset must not depend on the arm.
             optimizer=lambda model: task.optimizer(model, task.learning_rate),
             schedule=schedule,
             collate=task.collate,
@@ -141,7 +141,7 @@ class Selection:
 
 
 def _as_the_model_sees_it(task: Task, inputs: coresets.Inputs) -> coresets.Inputs:
-    """The samples as the task's evaluation hands them to the model, for which it looks at all once more."""
+    """The samples as the task's evaluation passes them to the model, at the cost of a pass."""
     assert inputs.model is not None
     assert inputs.data is not None
     began, cpu = time.perf_counter(), time.process_time()
@@ -203,7 +203,7 @@ def _read(path: Path, identity: dict[str, Any]) -> coresets.Coreset:
 def _alone(path: Path) -> Iterator[None]:
     """Let one process choose at a time, so that the others find what it chose.
 
-    Where the system has no such locks, each chooses for itself, and all choose the same.
+    If the system has no such locks, each process chooses separately, with the same result.
     """
     try:
         import fcntl  # noqa: PLC0415 - not on every system
@@ -211,12 +211,12 @@ def _alone(path: Path) -> Iterator[None]:
         yield
         return
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # ends with the process, however that ends
+        fcntl.flock(file, fcntl.LOCK_EX)  # released with the process, however it ends
         yield
 
 
 def charge(costs: Costs, spent: coresets.Cost) -> None:
-    """Count the selection into a run's costs, in passes of a training."""
+    """Add the selection to a run's costs, in training passes."""
     costs.samples_forwarded += spent.passes
     costs.samples_backpropagated += spent.samples_backpropagated
     costs.seconds += spent.seconds

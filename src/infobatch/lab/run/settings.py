@@ -1,4 +1,4 @@
-"""What makes one run: the same settings give the same result."""
+"""The settings of one run: the same settings give the same result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infobatch.lab.task import Task
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of one run, as its checkpoint and its result hold them."""
+    """The settings of one run, as stored in its checkpoint and its result."""
 
     task: str
     arm: str
@@ -20,12 +20,12 @@ class RunSettings:
     batch_size: int
     learning_rate: float
     length: float = 1.0  # the share of these epochs to train for, with the schedule compressed
-    budget: int | None = None  # sample passes of an arm that costs what another one did
+    budget: int | None = None  # sample passes of an arm that has another one's cost
     leader: str | None = None  # that other arm
     smoke: bool = False
     validation: bool = False  # train on four fifths and measure on the rest, to choose settings
     options: dict[str, str] = field(default_factory=dict)
-    task_hash: str | None = None  # of the text of a user's own file
+    task_hash: str | None = None  # of a user's own file
     rule_hash: str | None = None  # of the files that an arm's rule and scores are from
 
 

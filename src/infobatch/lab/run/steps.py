@@ -1,7 +1,7 @@
-"""What a training step is: which samples of a batch are trained on, and what that costs.
+"""Training steps: which samples of a batch are trained on, and what that costs.
 
-Most arms train on every sample of a batch, because the epoch's plan has left out the others already.
-The arm ``stream`` scores the whole batch first, and trains on a part of it.
+Most arms train on every sample of a batch, because the epoch's plan has already left out the
+others. The arm ``stream`` scores the whole batch first, and trains on a part of it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Steps(ABC):
         self.visits = np.zeros(len(data.scores), np.uint16)
 
     def begin_epoch(self) -> None:  # noqa: B027 - most have nothing to do
-        """Called when the epoch's plan is drawn, but not where a run is resumed within the epoch."""
+        """Called when the epoch's plan is drawn, but not if a run is resumed within the epoch."""
 
     @abstractmethod
     def take(self, model: nn.Module, batch: Any) -> Step:
@@ -50,10 +50,10 @@ class Steps(ABC):
 
     @abstractmethod
     def savings(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What is written of the epoch that ends, after those in ``history``."""
+        """The record of the epoch that ends, after those in ``history``."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beyond the state of the data set."""
+        """The state that a checkpoint needs in addition to the data set's."""
         return {"visits": torch.from_numpy(self.visits.astype(np.int32))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ class Steps(ABC):
 
 
 class PlannedSteps(Steps):
-    """Steps on every sample of a batch: what to leave out is decided before the epoch."""
+    """Steps on every sample of a batch: the plan decides what to leave out before the epoch."""
 
     def begin_epoch(self) -> None:
         """Count the visits of the whole epoch."""
@@ -77,7 +77,7 @@ class PlannedSteps(Steps):
         return Step(loss, size, forwarded=size, backpropagated=size)
 
     def savings(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """As the plan has it."""
+        """The savings of the plan."""
         last = self._data.savings.epochs[-1]
         return {
             "kept_fraction": rounded(last.kept_fraction),
@@ -88,7 +88,7 @@ class PlannedSteps(Steps):
 
 
 class StreamedSteps(Steps):
-    """Steps on a part of each batch, which a forward pass without gradients has just scored.
+    """Steps on a part of each batch, after scoring it in a forward pass without gradients.
 
     Every epoch of ``data`` is whole. The model is in training mode for both passes, as in the loop
     that docs/few-epochs.md shows.
@@ -118,13 +118,13 @@ class StreamedSteps(Steps):
         return Step(kept.mean(losses), size, forwarded=scoring + trained, backpropagated=trained)
 
     def _count_visits(self, kept: Kept) -> None:
-        """The batches of a whole epoch follow its plan, one after the other."""
+        """Count the visits: the batches of a whole epoch follow its plan in order."""
         place = self._scored % len(self.visits)
         rows = self._data.plan.order[place : place + kept.batch_size]
         self.visits[rows[kept.index.cpu()].numpy()] += 1
 
     def savings(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The share that was trained on, and the passes saved so far: below 0 if it did not pay."""
+        """The share that was trained on, and the saved passes, negative if it did not pay."""
         trained = self._trained - sum(epoch["samples"] for epoch in history)
         return {
             "kept_fraction": rounded(trained / self._data.savings.epochs[-1].made),
@@ -144,5 +144,5 @@ class StreamedSteps(Steps):
 
 
 def per_sample(losses: torch.Tensor | PerSample) -> PerSample:
-    """What a task's ``losses()`` returned, with the losses as scores where it has no others."""
+    """The result of a task's ``losses()``, with the losses as scores if it has no others."""
     return losses if isinstance(losses, PerSample) else PerSample(losses, losses)

@@ -1,9 +1,9 @@
 """One run: a task trained once by one arm with one seed, its costs counted, resumable at any step.
 
-Every arm walks the same code: the full one has a policy that prunes nothing, so arms differ in what
-they prune and in nothing else, and every one continues from a checkpoint bit for bit. (With one
-exception: where loader workers draw random numbers and the checkpoint is from within an epoch, the
-rest of that epoch has draws of its own.)
+Every arm runs the same code: the full one has a policy that prunes nothing, so arms differ only in
+what they prune, and every arm continues from a checkpoint bit for bit. (There is one exception: if
+loader workers draw random numbers and the checkpoint is from within an epoch, the rest of that
+epoch has different draws.)
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from infobatch.savings import FORWARD
 
 CHECKPOINT_SECONDS = 20.0
 ROUNDING = 1e-6  # of positions in the schedule, which are fractions
-RANK_STRIDE = 1_000_003  # between the seeds of two ranks: farther than users' seeds are apart
+RANK_STRIDE = 1_000_003  # between the seeds of two ranks: more than users' seeds differ
 
 Report = Callable[[dict[str, Any]], None]
 
 
 class Run:
-    """A training under way."""
+    """A training run in progress."""
 
     def __init__(
         self, task: Task, settings: RunSettings, folder: Path, *, selections: Path | None = None
@@ -70,12 +70,12 @@ class Run:
         self.coreset = self._choose(selections or folder)
         self.num_samples = len(self.train_set)  # type: ignore[arg-type]
         self.model = task.model().to(self.device)
-        if self.rank:  # one initial model, but noise and augmentation of its own for each rank
+        if self.rank:  # the same initial model, but separate random numbers per rank
             seed_everything(settings.seed + RANK_STRIDE * self.rank)
         self.optimizer = task.optimizer(self.model, settings.learning_rate)
         self.batch = settings.batch_size * self.world_size
         self.full_steps = steps_per_epoch(self.num_samples, self.batch)
-        # As many full-data steps as the schedule has, whatever is pruned of them.
+        # The number of full-data steps in the schedule, regardless of pruning.
         self.total_steps = steps_for(
             self._full_data_passes(), num_samples=self.num_samples, batch=self.batch
         )
@@ -102,13 +102,14 @@ class Run:
         )
         self.loader = DataLoader(
             self.train_data,
-            # A pruned epoch's last batch may have one sample, and BatchNorm would favour full data.
+            # A pruned epoch's last batch could have one sample, so that BatchNorm would favour full
+            # data.
             batch_sampler=self.train_data.batch_sampler(
                 settings.batch_size, shrink=self.arm.shrink, even=True
             ),
             num_workers=task.num_workers,
             collate_fn=collate,
-            generator=torch.Generator(),  # for the workers' seeds; the global one stays as it is
+            generator=torch.Generator(),  # for the workers' seeds; the global one does not change
         )
         schedule = EndingSchedule(task.schedule(self.optimizer, self.total_steps), self.total_steps)
         self.schedule = infobatch.paced(
@@ -123,7 +124,7 @@ class Run:
             charge(self.costs, self.coreset.cost)
         self.history: list[dict[str, Any]] = []
         self.steps = self._steps()
-        self.epochs_seen = 0  # epochs whose plan was looked at
+        self.epochs_seen = 0  # epochs whose plan was recorded
         self.position = 0.0  # in full-data steps: where the schedule stands
         self.loss_sum = torch.zeros((), device=self.device)  # of the running epoch
         self.snapshot: dict[str, torch.Tensor] = {}
@@ -148,7 +149,7 @@ class Run:
         wanted = Selection(self.task, self.train_set, spec, self.settings, folder, progress=bar)
         chosen = wanted.chosen()
         self.train_set = chosen.subset(self.train_set)
-        seed_everything(self.settings.seed)  # whether it was chosen now or before
+        seed_everything(self.settings.seed)  # the same whether it was chosen now or before
         return chosen
 
     @property
@@ -157,7 +158,7 @@ class Run:
         return self.coreset is not None and bool((self.coreset.weights != 1).any())
 
     def _labels_for(self, policy: Policy) -> Any:
-        """The class of each sample, where the arm needs it."""
+        """The class of each sample, if the arm needs it."""
         if "protect_classes" not in self.arm.limits and not getattr(policy, "needs_labels", False):
             return None
         if self.task.labels is None:
@@ -168,7 +169,7 @@ class Run:
         return np.asarray(self.task.labels(self.train_set))
 
     def _full_data_passes(self) -> int:
-        """The sample passes that this run stands for: all that it makes, had it pruned nothing."""
+        """The sample passes that this run would make without pruning."""
         if self.arm.rule == SHORT:
             assert self.settings.budget is not None
             return self.settings.budget
@@ -191,7 +192,8 @@ class Run:
         if self.world_size > 1:
             model = DistributedDataParallel(self.model)
         for epoch in range(self.train_data.epoch, self.epochs):
-            # Asked before each epoch: a run may end within one, which a checkpoint calls unfinished.
+            # Checked before each epoch: a run may end within one, which a checkpoint calls
+            # unfinished.
             if self.ended:
                 break
             self._train_epoch(model, epoch, report)
@@ -202,7 +204,7 @@ class Run:
         train_data, costs = self.train_data, self.costs
         self._start_timing()
         with self._overhead():
-            train_data.set_epoch(epoch)  # else len() is that of the epoch that has ended
+            train_data.set_epoch(epoch)  # or len() would be that of the finished epoch
             batches = len(self.loader)  # draws the epoch's plan
         self._stop_timing()
         self._look_at_plan(epoch)
@@ -220,7 +222,7 @@ class Run:
             costs.optimizer_steps += 1
             self.loss_sum += step.loss.detach() * self._divisor(step.size, in_epoch - batches)
             batches -= 1
-            # In full-data steps, of which a step of a pruned epoch is worth more than one.
+            # In full-data steps: a step of a pruned epoch counts for more than one.
             self.position = (epoch + (in_epoch - batches) / in_epoch) * self.full_steps
             self.schedule.step()
             if self.ended:
@@ -240,7 +242,7 @@ class Run:
         report(self._standing(epoch + 1, epoch_ended=True))
 
     def _refresh(self) -> None:
-        """Forward what the epoch has left out, as some rules ask: three forwards cost one sample pass."""
+        """Forward what the epoch left out, if the rule needs it: three forwards cost one pass."""
         left_out = self.train_data.left_out
         shard = left_out[self.rank :: self.world_size]
         loader = DataLoader(
@@ -271,24 +273,24 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether the schedule is at its end, which may be within an epoch."""
+        """Whether the schedule has ended, which may be within an epoch."""
         return self.position >= self.total_steps - ROUNDING
 
     def _steps_in_epoch(self) -> int:
-        """The optimizer steps of this epoch, were it not resumed."""
+        """The optimizer steps of this whole epoch, even if it was resumed."""
         if self.arm.shrink == "batch":
             return self.full_steps
         return steps_per_epoch(len(self.train_data.plan.order), self.batch)
 
     def _divisor(self, count: int, step: int) -> int:
-        """What the sum of a batch's losses was divided by: its size, or that before it shrank."""
+        """The divisor of the sum of a batch's losses: its size, or its size before shrinking."""
         if self.arm.shrink == "epoch":
             return count
         full = math.ceil(self.num_samples / self.world_size)
         return (step + 1) * full // self.full_steps - step * full // self.full_steps
 
     def _close_epoch(self, epoch: int) -> None:
-        """Measure the model if it is time to, and write the epoch into the history."""
+        """Evaluate the model if it is due, and add the epoch to the history."""
         last = self.train_data.savings.epochs[-1]
         is_last = epoch + 1 == self.epochs or self.ended
         measured = is_last or (epoch + 1) % self.task.evaluate_every == 0
@@ -319,7 +321,7 @@ class Run:
             ) from None
 
     def _look_at_plan(self, epoch: int) -> None:
-        """Count the visits, and keep one pruned epoch's picture for the report."""
+        """Count the visits, and keep a snapshot of one pruned epoch for the report."""
         if self.epochs_seen > epoch:  # resumed in the middle of it
             return
         self.epochs_seen = epoch + 1
@@ -334,10 +336,10 @@ class Run:
             }
 
     def _seed_workers(self) -> None:
-        """Seed the loader's workers by the step that the run has reached, so that a resumed one continues.
+        """Seed the loader's workers by the current step, so that a resumed run continues.
 
-        At the start of an epoch that is the same as in a run that was never stopped; within one it is
-        a new place. Each rank has its own, as for the main process.
+        At the start of an epoch, the seed is the same as in a run that was never stopped; within an
+        epoch it is a new one. Each rank has its own, as in the main process.
         """
         place = (self.settings.seed, self.rank, self.costs.optimizer_steps)
         seed = np.random.SeedSequence(place).generate_state(1, np.uint64)[0]
@@ -353,14 +355,14 @@ class Run:
             self.costs.cpu_seconds += cpu_seconds() - computed
 
     def _clock(self) -> float:
-        """The time at which the device has done what it was told."""
+        """The time after the device has finished its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
     @contextmanager
     def _overhead(self) -> Iterator[None]:
-        """Count host time: to wait for a GPU at each step would cost more than it measures."""
+        """Measure host time: waiting for a GPU at each step would cost more than it measures."""
         began = time.perf_counter()
         yield
         self.costs.overhead_seconds += time.perf_counter() - began
@@ -418,7 +420,7 @@ class Run:
         restore_random_states(state["random"], self.rank, self.device)
         self.costs = Costs(**state["costs"])
         if self.rank and self.costs.cpu_seconds is not None:
-            self.costs.cpu_seconds = 0.0  # that of all ranks is in the first one's
+            self.costs.cpu_seconds = 0.0  # all ranks' time is included in the first rank's
         self.history = state["history"]
         self.steps.load_state_dict(state["steps"])
         self.epochs_seen = state["epochs_seen"]
@@ -426,10 +428,10 @@ class Run:
         self.loss_sum = state["loss_sum"].to(self.device)
         self.snapshot = state["snapshot"]
 
-    # What comes out.
+    # Results.
 
     def _costs_of_all_ranks(self) -> dict[str, Any]:
-        """The costs, with the processor time of all ranks together; collective."""
+        """The costs, with the total CPU time of all ranks; collective."""
         costs = asdict(self.costs)
         if self.world_size > 1 and costs["cpu_seconds"] is not None:
             total = torch.tensor(costs["cpu_seconds"], dtype=torch.float64)
@@ -470,7 +472,7 @@ class Run:
         self.costs.peak_memory_mb = max((peak for peak in known if peak is not None), default=None)
 
     def details(self) -> dict[str, Any]:
-        """What the report draws beyond the result: by sample, so kept in a file of its own."""
+        """The report's per-sample data, which is kept in a separate file."""
         scores = self.train_data.scores.numpy()
         seen = np.flatnonzero(np.isfinite(scores))
         by_score = seen[np.argsort(scores[seen], kind="stable")]

@@ -1,4 +1,4 @@
-"""Training on samples that weigh differently: the weights of a coreset travel with the batch."""
+"""Training on weighted samples: batches carry the weights of a coreset."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class WithWeights:
         self.collate = collate or default_collate
 
     def __call__(self, pairs: list[tuple[Any, float]]) -> tuple[Any, torch.Tensor]:
-        """Collate the samples, and set their weights beside them."""
+        """Collate the samples, and return them with their weights."""
         samples, weights = zip(*pairs, strict=True)
         return self.collate(list(samples)), torch.tensor(weights)
 
 
 def scaled(losses: torch.Tensor | PerSample, weights: torch.Tensor) -> torch.Tensor | PerSample:
-    """Losses times weights; what samples are ranked by stays as it is."""
+    """Losses times weights; the scores do not change."""
     if isinstance(losses, PerSample):
         return losses._replace(losses=losses.losses * weights)
     return PerSample(losses * weights, losses.detach())

@@ -12,7 +12,7 @@ from infobatch.files import write_atomically
 
 
 class Writer(Protocol):
-    """Where a run's numbers go."""
+    """A destination for a run's numbers."""
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Write numbers by name at a step."""
@@ -48,7 +48,7 @@ class WandbWriter:
     def __init__(self, folder: Path, name: str) -> None:
         import wandb  # noqa: PLC0415 - an optional package
 
-        # A run that was stopped continues as the same one there; the id is kept in the run's folder.
+        # A resumed run continues as the same one there; its id is kept in the run's folder.
         kept = folder / "wandb-id.txt"
         if not kept.exists():
             write_atomically(kept, lambda path: path.write_text(secrets.token_hex(8)))
@@ -76,7 +76,7 @@ WRITERS: dict[str, type[TensorBoardWriter | WandbWriter]] = {
 
 
 def check_log(kind: str | None) -> None:
-    """Refuse a writer that is not known or whose package is missing, before anything starts."""
+    """Refuse a writer that is unknown or whose package is missing, before anything starts."""
     if kind is None:
         return
     if kind not in WRITERS:
@@ -92,7 +92,7 @@ def open_writer(kind: str, folder: Path, name: str) -> Writer:
 
 
 def curves(epoch: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """The numbers of an epoch's history under the names that loggers get."""
+    """The numbers of an epoch's history, by their names in loggers."""
     numbers = {
         metric: epoch["metric"],
         "train_loss": epoch["train_loss"],

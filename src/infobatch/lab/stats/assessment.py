@@ -1,4 +1,4 @@
-"""All that a comparison says, judged once: frontier, gate, verdicts and the decision."""
+"""The assessment of a comparison, made once: frontier, gate, verdicts and the decision."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from infobatch.lab.stats.sequential import SequentialDesign
 
 @dataclass(frozen=True)
 class Assessment:
-    """What a comparison says.
+    """The results of a comparison.
 
-    ``frontier`` has an interval for each point by itself, for tables and figures, and ``outcomes``
-    a verdict for each of its points, in the same order. ``simultaneous`` has the candidates only,
+    ``frontier`` has a separate interval for each point, for tables and figures, and ``outcomes`` a
+    verdict for each of its points, in the same order. ``simultaneous`` has the candidates only,
     with the wider intervals that hold for all of them at once; the decision rests on these.
     ``level`` is a sentence on what the intervals cover and how often a "use" is wrong.
     """
@@ -46,7 +46,8 @@ def assess(
     """Judge a comparison.
 
     Arms in ``controls``, such as random pruning, are shown but never recommended, and take no share
-    of the error. With a ``design``, every interval is for looking again whenever seeds are added.
+    of the error. With a ``design``, every interval allows for looking again whenever seeds are
+    added.
     """
     runs = list(measurements)
     confidence = design.confidence() if design else CONFIDENCE

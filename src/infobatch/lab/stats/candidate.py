@@ -15,9 +15,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point of the frontier of which every number is known, and what its intervals establish.
+    """A point of the frontier with all of its numbers, and what its intervals establish.
 
-    Nothing is established below three seeds.
+    Nothing is established with fewer than three seeds.
     """
 
     point: Point
@@ -32,7 +32,7 @@ class Candidate:
 
     @property
     def enough_seeds(self) -> bool:
-        """Whether there are as many seeds as any conclusion takes."""
+        """Whether there are enough seeds for any conclusion."""
         return self.to_full.count >= FEWEST_SEEDS
 
     @property
@@ -55,14 +55,14 @@ class Candidate:
 
     @property
     def under_curve(self) -> bool:
-        """Established: full data is better at the same cost, of which there must be a run."""
+        """Established: full data is better at the same cost, at which it must have been run."""
         high = self.to_shorter.high
         comparable = self.enough_seeds and not self.point.below_curve
         return comparable and high is not None and high < 0
 
 
 def candidates(points: Iterable[Point], *, margin: float) -> list[Candidate]:
-    """Those points that can be judged."""
+    """The points that can be judged."""
     return [
         Candidate(
             point=point,

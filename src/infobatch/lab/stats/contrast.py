@@ -1,4 +1,4 @@
-"""Differences in quality that are paired by seed, with their t intervals."""
+"""Differences in quality, paired by seed, with their t intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
-FEWEST_SEEDS = 3  # two pairs can be alike by chance, so nothing is decided below three
+FEWEST_SEEDS = 3  # two pairs can agree by chance, so no decision is made below three
 USUAL_SEEDS = 5
 
 
@@ -19,7 +19,7 @@ USUAL_SEEDS = 5
 class Contrast:
     """A mean difference over paired seeds; above zero, the first of the two is better.
 
-    ``sd``, ``low`` and ``high`` are None where there is one seed only.
+    ``sd``, ``low`` and ``high`` are None if there is only one seed.
     """
 
     count: int
@@ -51,12 +51,12 @@ def contrast(differences: Sequence[float] | Array, *, confidence: float = CONFID
 
 
 def half_width(sd: float, count: int, *, confidence: float = CONFIDENCE) -> float:
-    """Half of the t interval of a mean of ``count`` values with this standard deviation."""
+    """Half the width of the t interval of a mean of ``count`` values with this ``sd``."""
     return t_quantile(confidence, count) * sd / math.sqrt(count)
 
 
 def t_quantile(confidence: float, count: int) -> float:
-    """How many standard errors a two-sided interval reaches from a mean of ``count`` values."""
+    """The half-width of a two-sided interval of a mean of ``count`` values, in standard errors."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence!r}, expected a share such as 0.95.")
     from scipy.special import stdtrit  # noqa: PLC0415 - the command line must start quickly

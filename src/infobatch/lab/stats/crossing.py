@@ -1,22 +1,23 @@
-"""Where a curve of quality against cost reaches the quality of a point, and how sure that is.
+"""The cost at which a quality curve reaches the quality of a point, with its interval.
 
 The interval inverts a t test, as Fieller's method does for a ratio. At every candidate cost the
 point is compared with the curve, seed by seed; the curve is linear between two lengths, so that
-each seed gives one difference, and these differences have an ordinary t test. The interval holds
+each seed gives one difference, and these differences have an ordinary t test. The interval contains
 every cost at which the test finds no difference.
 
 Why not the bootstrap: three seeds have only ten distinct resamples. In simulations with known curves
 a 95% percentile interval covered the truth in 71, 79 and 90% of all comparisons with 3, 5 and 10
 seeds; this one in 95% of them. The t test is exact for as few as two seeds with normal noise, and
-where the curve is flat or the point lies beyond its end, the interval becomes open on that side by
-itself, which is where a delta method fails.
+if the curve is flat or the point lies beyond its end, the interval automatically becomes open on
+that side, whereas a delta method fails.
 
-Why the curve is linear in 1 / cost: curves of training flatten, and faster than a logarithm. A chord
-lies below such a curve, so that full data would seem to need more than it does, to the advantage of
+Why the curve is linear in 1 / cost: training curves flatten faster than a logarithm. A chord lies
+below such a curve, so that full data would seem to need more than it does, to the advantage of
 pruning. For quality that approaches its limit like cost ** -1.5, with lengths 0.2 apart, a chord in
-log cost adds up to 0.019 to the saving, and one in 1 / cost 0.007. That is a systematic error, which no
-number of seeds makes smaller: where the curve bends faster, as where full data stops gaining between two
-lengths, it is up to about 0.1, in favour of the arm. More lengths there are the remedy.
+log cost adds up to 0.019 to the saving, and one in 1 / cost 0.007. That is a systematic error,
+which no number of seeds makes smaller: if the curve bends faster, for instance if full data stops
+gaining between two lengths, it is up to about 0.1, in favour of the arm. The remedy is to add
+lengths there.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class Crossing:
     """The log of (the curve's cost at equal quality / the point's own cost).
 
     ``low`` and ``high`` are infinite on a side that is open, and None with one seed. ``beyond`` is
-    +1 where the point is better than all of the curve, so that ``estimate`` is the curve's end and
-    only a lower bound; -1 where it is worse than all of it, so that it is an upper bound; else 0.
+    +1 if the point is better than the whole curve, so that ``estimate`` is the curve's end and only
+    a lower bound; -1 if it is worse than the whole curve, so that ``estimate`` is an upper bound;
+    else 0.
     """
 
     estimate: float
@@ -64,7 +66,7 @@ class Curve:
 
 
 def fit_curve(log_cost: Array, quality: Array) -> Curve:
-    """Make a curve whose mean over seeds never falls as the cost grows (isotonic regression).
+    """Fit a curve whose mean over seeds never falls as the cost grows (isotonic regression).
 
     Neighbouring lengths whose means fall are averaged, in each seed alike, so that the mean of the
     seeds' curves is the isotonic regression of their means.
@@ -95,8 +97,8 @@ def _blocks(values: Array) -> list[slice]:
 def cross(curve: Curve, log_cost: Array, quality: Array, *, confidence: float) -> Crossing:
     """Find where ``curve`` reaches the quality of a point, relative to the point's own cost.
 
-    The point has one log cost and one quality per seed, and the seeds are those of the curve. Of
-    several costs with the same quality the cheapest is taken: a flat stretch of full data's curve
+    The point has one log cost and one quality per seed, and the seeds are those of the curve. If
+    several costs have the same quality, the lowest is taken: a flat stretch of full data's curve
     must not count as a saving.
     """
     arm_cost = float(log_cost.mean())
@@ -114,7 +116,7 @@ def cross(curve: Curve, log_cost: Array, quality: Array, *, confidence: float) -
         return Crossing(estimate - arm_cost, None, None, beyond)
     reach = t_quantile(confidence, count) / math.sqrt(count)
     low = _first_not_above(parts, reach=reach)
-    # From the other end, the point being worse is what has to be established.
+    # From the other end, what has to be established is that the point is worse.
     high = _first_not_above([part.reversed() for part in reversed(parts)], reach=reach)
     return Crossing(
         estimate - arm_cost,
@@ -145,25 +147,25 @@ class _Segment:
         return _Segment(self.right, self.left, -self.at_right, -self.at_left)
 
     def at(self, share: float) -> Array:
-        """Each seed's difference a share of the way along, the way being measured in 1 / cost."""
+        """Each seed's difference at a share of the segment, measured in 1 / cost."""
         return self.at_left + share * (self.at_right - self.at_left)
 
     def share(self, log_cost: float) -> float:
-        """How far along a log cost lies, from 0 to 1."""
+        """The share of the segment at which a log cost lies, from 0 to 1."""
         start, end = math.exp(-self.left), math.exp(-self.right)
         if start == end:
             return 0.0
         return min(max((start - math.exp(-log_cost)) / (start - end), 0.0), 1.0)
 
     def log_cost(self, share: float) -> float:
-        """The log cost a share of the way along."""
+        """The log cost at a share of the segment."""
         return -math.log((1 - share) * math.exp(-self.left) + share * math.exp(-self.right))
 
     def excess(self, share: float, reach: float) -> float:
-        """The mean difference, less ``reach`` standard deviations, a share of the way along.
+        """The mean difference less ``reach`` standard deviations, at a share of the segment.
 
-        A linear function less a norm is concave: once positive on the left, it has at most one
-        zero on the way to the right.
+        A linear function minus a norm is concave: if it is positive on the left, it has at most one
+        zero to the right.
         """
         values = self.at(share)
         noise = reach * float(values.std(ddof=1)) if reach else 0.0
@@ -171,7 +173,7 @@ class _Segment:
 
 
 def _segments(curve: Curve, log_cost: Array, quality: Array) -> list[_Segment]:
-    """Cut the curve at its lengths. Costs that vary over seeds enter to first order, by the slope."""
+    """Divide the curve at its lengths. Costs that vary over seeds enter to first order."""
     own_noise = log_cost - log_cost.mean()
     if len(curve.cost) == 1:
         difference = quality - curve.quality[0]
@@ -192,7 +194,7 @@ def _segments(curve: Curve, log_cost: Array, quality: Array) -> list[_Segment]:
 
 
 def _first_not_above(segments: list[_Segment], *, reach: float) -> float | None:
-    """The first cost at which the point is no longer (established to be) better; None: nowhere."""
+    """The first cost at which the point is not established to be better; None if nowhere."""
     for segment in segments:
         if segment.excess(0.0, reach) <= 0:
             return segment.left

@@ -1,14 +1,14 @@
-"""One decision from all that was measured: use an arm, train for less, or keep all data.
+"""One decision from all measurements: use an arm, train for less, or keep all data.
 
-"Use" takes an arm that is above full data's curve: full data needs more compute to be as good. If it is
-as good as full data at full length as well, that is all there is to say. If it is not, or not surely,
-it is still what to use instead of shorter training, and the sentence says what is open or lost.
+"Use" requires an arm that is above full data's curve: full data needs more compute to be as good.
+If it is also as good as full data at full length, that is all there is to say. If it is not, or not
+certainly, it is still better than shorter training, and the sentence says what is open or lost.
 
-Several arms and lengths are looked at, and the best of several is partly the luckiest. "Use" therefore
-takes intervals that hold for all of them at once (Bonferroni: what 95% leaves is shared among them):
-of all comparisons in which no arm is worth using, at most 2.5% begin with that word, and of those in
-which none is lossless at most 2.5% call the arm as good as full data. Both errors together have that
-bound, too: a given arm and length can make only one of them.
+Several arms and lengths are compared, and the best of several is partly the luckiest. "Use"
+therefore requires intervals that hold for all of them at once (Bonferroni: the remaining 5% are
+divided among them): of all comparisons in which no arm is worth using, at most 2.5% begin with that
+word, and of those in which none is lossless, at most 2.5% call the arm as good as full data. The
+same bound holds for both errors together: a given arm and length can make only one of them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, in one word and one or two sentences, and the arm and length it is about.
+    """What to do, in one word and one or two sentences, and for which arm and length.
 
-    ``leans`` says which way it looks while something is not decided, and ``more_seeds`` about how many
-    it takes to tell: for an arm to use instead of shorter training, whether it is as good as full data.
+    While something is undecided, ``leans`` says which way it leans, and ``more_seeds`` roughly how
+    many seeds would decide it: for an arm to use instead of shorter training, whether it is as good
+    as full data.
     """
 
     kind: Kind
@@ -69,7 +70,7 @@ def decide(
 
 
 def _judged(frontier: Frontier, gate: Gate, *, margin: float, wording: Wording) -> Decision:
-    """Decide where there is something to judge, and training is not known to be too long."""
+    """Decide if there is something to judge, and training is not known to be too long."""
     measured = [point for point in frontier.points if point.seeds]
     longest = max(knot.length for knot in frontier.curve)
     sentences = Sentences(margin, longest, wording)
@@ -106,9 +107,9 @@ def _judged(frontier: Frontier, gate: Gate, *, margin: float, wording: Wording) 
 def _undecided(
     undecided: Sequence[Candidate], above: Sequence[Candidate], gate: Gate, sentences: Sentences
 ) -> Decision:
-    """Tell of the most promising candidate: the largest saving of those that may be lossless.
+    """Report the most promising candidate: the largest saving of those that may be lossless.
 
-    One that is surely above the curve goes first. What is sure is said before what is open.
+    One that is certainly above the curve comes first. Certain facts come before open questions.
     """
     near = [candidate for candidate in undecided if candidate.to_full.mean > -candidate.margin]
     leans: Kind = "keep full data"
@@ -138,7 +139,7 @@ def _quality(candidate: Candidate) -> float:
 
 
 def _seeds_needed(best: Candidate, *, near: bool) -> SeedRange:
-    """As many as settle all that is open: whether it is lossless and, if so, better than shorter."""
+    """The seeds to settle all open questions: whether it is lossless, and better than shorter."""
     needed = []
     if not best.lossless:
         needed.append(more_seeds(best.to_full, limit=-best.margin))

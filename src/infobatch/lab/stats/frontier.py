@@ -1,8 +1,8 @@
 """The frontier: how much compute would full data have needed to be as good?
 
 Full data trained for several lengths gives a curve of quality against cost, which is what shorter
-training offers for nothing. An arm is worth using only where it lies above that curve, and by how
-much is said in compute: 1 - (its cost) / (the cost at which full data reaches the same quality).
+training offers for free. An arm is worth using only if it lies above that curve; how far above is
+expressed in compute: 1 - (its cost) / (the cost at which full data reaches the same quality).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from infobatch.lab.stats.saving import Saving, saving_of_curve, saving_of_point
 
 @dataclass(frozen=True)
 class Knot:
-    """Full data at one length: means over seeds, and the isotonic fit that savings are read off.
+    """Full data at one length: means over seeds, and the isotonic fit that defines savings.
 
     ``cost`` is a geometric mean, since costs are compared as ratios. Qualities are in the metric's
     own unit and direction.
@@ -35,11 +35,11 @@ class Knot:
 
 @dataclass(frozen=True)
 class Point:
-    """One arm at one length, against full data; differences are above zero where it is better.
+    """One arm at one length, against full data; differences are above zero if it is better.
 
-    Everything but the names is None where no seed is shared with a complete curve of full data.
-    With a seed in ``diverged`` its quality is infinitely bad: there is no mean and no difference,
-    and the saving is "at most" what its cost leaves against the shortest training on full data.
+    Everything but the names is None if no seed is shared with a complete curve of full data. If any
+    seed is in ``diverged``, its quality is infinitely bad: there is no mean and no difference, and
+    the saving is "at most" its saving against the shortest training on full data.
     """
 
     arm: str
@@ -51,7 +51,7 @@ class Point:
     quality: float | None = None
     to_full: Contrast | None = None  # to full data at full length
     to_shorter: Contrast | None = None  # to full data at the same cost
-    shorter_to_full: Contrast | None = None  # full data at that cost, to full data at full length
+    shorter_to_full: Contrast | None = None  # full data at that cost to that at full length
     shorter_length: float | None = None  # the length at which full data costs the same
     below_curve: bool = False  # cheaper than full data's runs: shorter training is worse still
     saving: Saving | None = None  # at equal quality
@@ -74,12 +74,12 @@ class Reach:
 
     @property
     def cost(self) -> float | None:
-        """The cost at which full data's final quality is reached; as far as ``saving.bound`` says."""
+        """The cost at which full data's final quality is reached; a bound if ``saving.bound``."""
         return None if self.saving is None else self._cost(self.saving.estimate)
 
     @property
     def cost_interval(self) -> tuple[float | None, float | None]:
-        """The interval of that cost, cheaper end first; None on a side that is open."""
+        """The interval of that cost, lower end first; None on an open side."""
         if self.saving is None:
             return None, None
         return self._cost(self.saving.high), self._cost(self.saving.low)
@@ -105,7 +105,7 @@ class Frontier:
 
 
 def quality_at(curve: Sequence[Knot], cost: float) -> float:
-    """Full data's quality at a cost, as savings are read off: linear in 1 / cost between lengths.
+    """Full data's quality at a cost, as used for savings: linear in 1 / cost between lengths.
 
     Beyond either end it is the quality at that end. A figure draws the curve through such values.
     """
@@ -122,8 +122,8 @@ def frontier(
 ) -> Frontier:
     """Place every arm and length on the frontier, with intervals over paired seeds.
 
-    ``confidence`` is that of each interval by itself; :func:`infobatch.lab.stats.decision.decide`
-    corrects for having looked at many.
+    ``confidence`` applies to each interval separately; :func:`infobatch.lab.stats.decision.decide`
+    corrects for multiple comparisons.
     """
     runs = PairedRuns(measurements, higher_is_better=higher_is_better, full=full)
     arms = dict.fromkeys(arm for arm, _ in runs.points)

@@ -1,7 +1,8 @@
 """The regime gate: can this comparison tell a good rule from a bad one?
 
-Where training on all data for half the epochs is as good as for all of them, training is longer than
-it needs to be. Every way of doing less then looks lossless, and none has been tested.
+If training on all data for half the epochs is as good as for all of them, training is longer than
+it needs to be. Every way of training less then looks lossless, and the comparison tests none of
+them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ HALF = 0.5
 class Gate:
     """Whether a share of the length loses less than the margin.
 
-    ``loss`` is what full data loses at ``length`` times its longest training, above zero where
-    shorter is worse. ``length`` is a half, or the shortest there is where all are longer.
+    ``loss`` is what full data loses at ``length`` times its longest training, above zero if shorter
+    is worse. ``length`` is a half, or the shortest available if all are longer.
     """
 
     regime: Regime
@@ -45,7 +46,7 @@ def regime_gate(
     full: str = "full",
     confidence: float = CONFIDENCE,
 ) -> Gate:
-    """Judge whether half the length is as good, read off full data's curve where it was not run.
+    """Judge whether half the length is as good, interpolated on full data's curve if not run.
 
     The gate answers once the whole interval of the loss is on one side of the margin.
     """
@@ -58,8 +59,8 @@ def regime_gate(
     _, quality = runs.full_table(runs.seeds)
     longest = runs.lengths[-1]
     half = max(HALF * longest, runs.lengths[0])
-    # Over lengths, for a cost may have a fixed part; and as measured, for pooling half the length
-    # with the whole of it would make them alike.
+    # Over lengths, because a cost may have a fixed part; and as measured, because pooling half the
+    # length with the full length would make them equal.
     curve = Curve(np.log(np.array(runs.lengths)), np.zeros_like(quality), quality)
     at_half = curve.at(math.log(half))
     loss = contrast(quality[-1] - at_half, confidence=confidence)
@@ -72,7 +73,7 @@ def _regime(loss: Contrast, margin: float, share: float) -> Regime:
     if loss.low is None or loss.high is None or loss.count < FEWEST_SEEDS:
         return "unknown"
     if loss.low > margin:
-        return "can tell"  # at a share above one half, a half loses still more
+        return "can tell"  # if the share is above one half, a half loses even more
     return "too long" if loss.high < margin and share <= HALF else "unknown"
 
 

@@ -1,6 +1,6 @@
-"""The one place that judges results: typed records in, everything that is said of them out.
+"""The only module that judges results: typed records in, all conclusions out.
 
-The terminal, results.json and the page tell what this made of the records, and judge nothing again.
+The terminal, results.json and the page only show these conclusions.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Cell = tuple[str, float]  # an arm at a length
 
 @dataclass(frozen=True)
 class Question:
-    """What was stated before the first run.
+    """What was fixed before the first run.
 
     ``settings`` has what was chosen for an arm, such as ``{"quantile": "learning rate 0.2"}``.
-    ``most_seeds`` is set where seeds are added until there is a decision.
+    ``most_seeds`` is set if seeds are added until there is a decision.
     """
 
     margin: float
@@ -46,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What the verdict was with fewer seeds, where it was another one."""
+    """The verdict with fewer seeds, if it was different."""
 
     seeds: int
     word: Word
@@ -54,11 +54,11 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the runs say of one arm at one length.
+    """The verdict on one arm at one length.
 
     ``to_random`` is the difference to random pruning of the same length, paired by seed, and
-    ``random_leader`` the arm whose cost that random pruning has. ``earlier`` has the verdicts on the
-    first three, four, … seeds, where they changed.
+    ``random_leader`` the arm whose cost that random pruning has. ``earlier`` has the verdicts on
+    the first three, four, … seeds whenever they changed.
     """
 
     arm: str
@@ -71,9 +71,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Judgement:
-    """All that is said of a comparison; ``by_seconds`` is the frontier with cost as time.
+    """All conclusions of a comparison; ``by_seconds`` is the frontier with time as cost.
 
-    Which time that is, ``seconds`` says: of the processors, or by the clock.
+    ``seconds`` says which time: CPU time or wall-clock time.
     """
 
     assessment: Assessment
@@ -82,7 +82,7 @@ class Judgement:
     verdicts: tuple[Verdict, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The parts of results.json that say what the runs mean."""
+        """The parts of results.json that interpret the runs."""
         assessment = self.assessment
         return {
             "decision": plain(assessment.decision),
@@ -134,7 +134,7 @@ def judge(records: Sequence[Record], question: Question) -> Judgement | None:
 
 
 class _Qualities:
-    """Finite metrics by arm, length and seed, with the sign that makes higher better."""
+    """Finite metrics by arm, length and seed, signed so that higher is better."""
 
     def __init__(self, records: Sequence[Record], question: Question) -> None:
         sign = 1.0 if question.higher_is_better else -1.0
@@ -181,7 +181,7 @@ def _verdicts(
 
 
 def _changes(words: Sequence[Word], now: Word) -> tuple[Earlier, ...]:
-    """The words on the first three, four, … seeds, each where it is another one than the next."""
+    """The words on the first three, four, … seeds, each if it differs from the next."""
     return tuple(
         Earlier(count, word)
         for count, (word, then) in enumerate(pairwise([*words, now]), FEWEST_SEEDS)
@@ -190,7 +190,7 @@ def _changes(words: Sequence[Word], now: Word) -> tuple[Earlier, ...]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it; a dataclass with a ``text`` keeps that, too."""
+    """Convert a value for JSON; a dataclass with a ``text`` keeps that, too."""
     if is_dataclass(value) and not isinstance(value, type):
         values = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
         text = getattr(value, "text", None)

@@ -1,4 +1,4 @@
-"""What a comparison measured: one cost and one quality per arm, length and seed."""
+"""The measurements of a comparison: one cost and one quality per arm, length and seed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Measurement:
 class PairedRuns:
     """The measurements by arm and length, with the seeds for which full data's curve is complete.
 
-    Qualities have the sign that makes higher better. A run that diverged is infinitely bad. For
-    full data that would put every arm above the curve, so that a seed on which full data diverged
-    is left out and named; so is a length at which it diverged on every seed.
+    Qualities are signed so that higher is better. A run that diverged is infinitely bad. For full
+    data that would put every arm above the curve, so a seed on which full data diverged is excluded
+    and named, as is a length at which it diverged on every seed.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class PairedRuns:
 
     @property
     def points(self) -> list[tuple[str, float]]:
-        """Every arm and length other than full data's: arms as they came, shortest first."""
+        """Every arm and length except full data's: arms in their given order, shortest first."""
         order = {arm: index for index, (arm, _) in enumerate(reversed(self._cells))}
         return sorted(
             (cell for cell in self._cells if cell[0] != self.full),

@@ -1,4 +1,4 @@
-"""What a difference to full data amounts to, in four words, given a margin stated beforehand."""
+"""The verdict on a difference from full data, one of four words, for a given margin."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Lean = Literal["lossless", "worse than the margin"]
 class Outcome:
     """One of four words for an arm, with the sentence that explains it.
 
-    While seeds may still settle whether the loss is within the margin, ``leans`` says which way it
-    looks and ``more_seeds`` about how many it takes.
+    While more seeds may settle whether the loss is within the margin, ``leans`` says which way it
+    leans and ``more_seeds`` roughly how many are needed.
     """
 
     word: Word
@@ -31,10 +31,10 @@ class Outcome:
 
 
 def outcome(difference: Contrast | None, *, margin: float, diverged: Sequence[int] = ()) -> Outcome:
-    """Judge ``arm - full``, in units of the metric in which higher is better.
+    """Judge ``arm - full``, in units of the metric, signed so that higher is better.
 
-    Each side of the interval errs in at most half of what its confidence leaves: at 95%, an arm that
-    is really worse by the margin is called lossless in at most 2.5% of all comparisons.
+    Each side of the interval has half of the error: at 95% confidence, an arm that is really worse
+    by the margin is called lossless in at most 2.5% of all comparisons.
     """
     if diverged:
         noun = "seed" if len(diverged) == 1 else "seeds"
@@ -82,12 +82,12 @@ def described(difference: Contrast, margin: float, *, unit: str = "") -> str:
 
 
 def signed(value: float, digits: int) -> str:
-    """A number with its sign, a true minus."""
+    """A number with its sign, using a true minus."""
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def decimals(margin: float) -> int:
-    """How many decimals a metric needs where differences of this margin matter."""
+    """How many decimals a metric needs if differences of this margin matter."""
     if not (math.isfinite(margin) and margin > 0):
         raise ValueError(f"margin is {margin!r}, expected a number above zero.")
     return max(0, 2 - math.ceil(math.log10(margin)))

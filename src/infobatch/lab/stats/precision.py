@@ -1,4 +1,4 @@
-"""How precise a comparison is: what more seeds would bring, and what the test set cannot resolve."""
+"""The precision of a comparison: the effect of more seeds, and the test set's resolution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class SeedRange:
-    """About how many more seeds it takes; ``high`` is None beyond a thousand."""
+    """Roughly how many more seeds are needed; ``high`` is None beyond a thousand."""
 
     low: int
     high: int | None
@@ -31,12 +31,12 @@ class SeedRange:
 
 
 def more_seeds(difference: Contrast, *, limit: float) -> SeedRange:
-    """How many more seeds until the interval of ``difference`` no longer holds ``limit``.
+    """How many more seeds until the interval of ``difference`` no longer contains ``limit``.
 
-    If the mean stays as it is, that depends on how much seeds differ, which a few seeds show badly:
-    the range is for a deviation from the lower to the upper quartile of what is plausible, so that
-    the truth is as likely within it as not. One seed shows nothing of the deviation; then it takes
-    as many as make three, which is the least, to five, which is usual.
+    If the mean does not change, this depends on how much seeds differ, which a few seeds show only
+    poorly: the range is for a standard deviation from the lower to the upper quartile of what is
+    plausible, so that the truth is as likely within it as not. One seed says nothing about the
+    deviation; the range is then what makes three seeds, the minimum, to five, the usual number.
     """
     if difference.sd is None:
         return SeedRange(FEWEST_SEEDS - difference.count, USUAL_SEEDS - difference.count)
@@ -59,15 +59,15 @@ def _more(difference: Contrast, distance: float, sd: float) -> int | None:
     place = bisect.bisect_left(extras, True, key=decided)
     if place == len(extras):
         return None
-    unit: int = 10 ** max(0, len(str(extras[place])) - 2)  # two digits are all it can claim
+    unit: int = 10 ** max(0, len(str(extras[place])) - 2)  # at most two digits are meaningful
     return -(-extras[place] // unit) * unit
 
 
 def binomial_standard_error(percentage: float, items: int) -> float:
-    """The standard error, in points, of a metric that is a percentage of so many test items.
+    """The standard error, in points, of a metric that is a percentage of ``items`` test items.
 
     It says how far the metric may be off because the test set is a sample. An interval over seeds
-    does not include it: every seed is judged on the same items.
+    does not include it, because every seed is evaluated on the same items.
 
     >>> round(binomial_standard_error(90.0, 10_000), 2)
     0.3

@@ -1,9 +1,9 @@
-"""Which learning rate an arm is trained with, given what each rate of the grid reached.
+"""The choice of an arm's learning rate from the results of a grid.
 
-The best mean wins, but the differences between good rates are often noise, and whoever follows noise
-compares lucky choices with unlucky ones. Rates that are within one standard error of the best (of the
-difference, paired by seed) therefore count as tied, and every arm resolves a tie in the same way: the
-task's own rate if it is among them, else the one nearest to the middle of the grid.
+The best mean wins, but the differences between good rates are often noise, and following noise
+means comparing lucky choices with unlucky ones. Rates within one standard error of the best (of the
+difference, paired by seed) therefore count as tied, and every arm resolves a tie in the same way:
+the task's own rate if it is among them, else the one nearest to the middle of the grid.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TriedRate:
-    """What an arm reached with one rate of the grid, over the seeds of the choice.
+    """An arm's result with one rate of the grid, over the seeds used for the choice.
 
-    ``mean`` is in the metric's own unit, None if some seed diverged, and then the rate is not chosen.
-    ``behind`` is by how much it is worse than the best rate, with the ``standard_error`` of that,
-    which takes two seeds; ``tied`` says that it is not more than that.
+    ``mean`` is in the metric's own unit, or None if some seed diverged, in which case the rate is
+    not chosen. ``behind`` is how much worse it is than the best rate, with its ``standard_error``,
+    which takes two seeds; ``tied`` means that it is not behind by more than that.
     """
 
     learning_rate: float
@@ -85,21 +85,21 @@ def _behind(
 
 
 def _within(gap: float, error: float | None) -> bool:
-    """Whether a gap is not more than its error; of two seeds, one alike, both are the same number."""
+    """Whether a gap is at most its error; with two seeds, one equal, both are the same number."""
     return gap <= (error or 0.0) * (1 + 1e-9)
 
 
 def _resolved(tied: Mapping[float, float], grid: Mapping[float, object], usual: float) -> float:
-    """The usual rate, else the one nearest to the grid's middle, as a ratio; of two, the better.
+    """The usual rate, else the one nearest to the grid's middle by ratio; of two, the better.
 
-    ``tied`` has by how much each of them is behind the best.
+    ``tied`` maps each rate to how far it is behind the best.
     """
     if usual in tied:
         return usual
     middle = math.sqrt(min(grid) * max(grid))
 
     def distance(rate: float) -> float:
-        # Rounded, so that two that are equally near stay so.
+        # Rounded, so that two equally near rates remain equal.
         return round(abs(math.log(rate / middle)), 9)
 
     return min(sorted(tied), key=lambda rate: (distance(rate), tied[rate]))

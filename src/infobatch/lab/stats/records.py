@@ -1,4 +1,4 @@
-"""Finished runs as typed records: what every judge and every table reads of results.json."""
+"""Finished runs as typed records, from which results are judged and tables are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from infobatch.lab.stats.measurements import Measurement
 
 FULL, SHORT, RANDOM = "full", "short", "random"
-FULL_LENGTH = 1.0  # the task's own number of epochs; pruned arms may be trained for more
+FULL_LENGTH = 1.0  # the task's number of epochs; pruned arms may be trained for longer
 Seconds = Literal["cpu_seconds", "seconds"]
 Cost = Literal["samples_forwarded"] | Seconds
 
@@ -31,12 +31,12 @@ class Record:
     overhead_seconds: float
     evaluation_seconds: float
     peak_memory_mb: float | None
-    cpu_seconds: float | None = None  # not known on a GPU, nor of runs of earlier versions
-    leader: str | None = None  # the arm whose cost this one's was set to
+    cpu_seconds: float | None = None  # unknown on a GPU, and for runs of earlier versions
+    leader: str | None = None  # the arm whose cost this one matches
 
 
 def read_record(run: Mapping[str, Any]) -> Record:
-    """Read a record of results.json."""
+    """Read a record from results.json."""
     metric, costs = run["metric"], run["costs"]
     return Record(
         arm=run["arm"],
@@ -57,9 +57,9 @@ def read_record(run: Mapping[str, Any]) -> Record:
 
 
 def seconds_to_compare(records: Sequence[Record]) -> Seconds:
-    """Processor time where every run has it, since it hardly depends on what else the machine did.
+    """CPU time if every run has it, since it hardly depends on the machine's other load.
 
-    On a GPU there is only the time by the clock.
+    On a GPU there is only wall-clock time.
     """
     return "seconds" if any(not record.cpu_seconds for record in records) else "cpu_seconds"
 

@@ -1,4 +1,4 @@
-"""A saving in compute with its interval, and how it is written."""
+"""A saving in compute with its interval, and its format."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Bound = Literal["at least", "at most"]
 class Saving:
     """The share of compute that is saved; below zero, compute is wasted.
 
-    ``bound`` says that the other curve ends before it gets there, so that ``estimate`` is only a
-    bound. ``low`` and ``high`` are None on a side on which the interval is open, and with one seed.
+    ``bound`` says that the other curve ends before it reaches that quality, so that ``estimate`` is
+    only a bound. ``low`` and ``high`` are None on an open side of the interval, and with one seed.
     """
 
     estimate: float
@@ -31,13 +31,13 @@ class Saving:
         words = f"{self.bound} " if self.bound else ""
         words += percent(self.estimate)
         interval = self.interval
-        # A bound that is certain needs no interval that repeats it.
+        # A certain bound needs no interval that repeats it.
         repeated = self.bound and interval.startswith(f"{percent(self.estimate)} or ")
         return f"{words} ({interval})" if interval and not repeated else words
 
     @property
     def interval(self) -> str:
-        """The interval in words; empty where there is none."""
+        """The interval in words; empty if there is none."""
         if self.low is not None and self.high is not None:
             low, high = percent(self.low), percent(self.high)
             return f"{low} to {high}" if low.startswith("−") else f"{low[:-1]}–{high}"

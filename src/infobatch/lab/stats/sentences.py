@@ -15,10 +15,10 @@ from infobatch.lab.stats.saving import Saving, percent
 
 @dataclass(frozen=True)
 class Wording:
-    """What the sentences need besides the numbers.
+    """What the sentences need in addition to the numbers.
 
     ``settings`` has what was chosen for an arm, such as ``{"quantile": "learning rate 0.2"}``;
-    ``epochs`` is the number at full length, where lengths should be told in epochs.
+    ``epochs`` is the number at full length, if lengths should be given in epochs.
     """
 
     unit: str = ""
@@ -28,7 +28,7 @@ class Wording:
 
 @dataclass(frozen=True)
 class Sentences:
-    """Says what was decided. ``longest`` is full data's longest training."""
+    """Puts a decision into words. ``longest`` is full data's longest training."""
 
     margin: float
     longest: float
@@ -37,8 +37,8 @@ class Sentences:
     def use(self, best: Candidate, reach: Saving | None, gate: Gate) -> str:
         """Use an arm: what it saves, and what shorter training at its cost would lose.
 
-        ``reach`` is where the arm's own curve has full data's quality, which an arm that is better
-        than full data reaches at less than the cost of any length it was trained for.
+        ``reach`` is where the arm's own curve reaches full data's quality. An arm that is better
+        than full data reaches it at a lower cost than any length it was trained for.
         """
         sentence = f"Use {self._name(best)}: as good as full data at {_saving(best.saving)}; "
         sentence += f"{self._shorter(best, cost='its cost')}."
@@ -47,7 +47,7 @@ class Sentences:
         return sentence + _caution(gate)
 
     def instead(self, best: Candidate, gate: Gate) -> str:
-        """Use an arm where one would train for less: it is above full data's curve."""
+        """Use an arm instead of shorter training: it is above full data's curve."""
         sentence = f"Use {self._arm(best)} instead of shorter training: for "
         sentence += f"{self._length(best.point.length)} it "
         if best.saving.bound is None:
@@ -58,7 +58,7 @@ class Sentences:
         return sentence + _caution(gate)
 
     def perhaps_as_good(self, best: Candidate, more: SeedRange, *, likely: bool) -> str:
-        """What is open about an arm that is above the curve, which way it leans, what it would take."""
+        """The open question of an arm above the curve: which way it leans, what it would take."""
         sentence = (
             f"Whether it is as good as {self._whole} is not decided: {self._difference(best)}, "
         )
@@ -96,7 +96,7 @@ class Sentences:
         return f"{sentence}{self._shorter(best)}."
 
     def not_decided(self, best: Candidate, leaning: str, more: SeedRange) -> str:
-        """What is open about the most promising arm, which way it leans, and what it would take."""
+        """The open question of the most promising arm: which way it leans, what it would take."""
         if best.lossless:
             sentence = f"{self._name(best)} is as good as full data at {_compute(best.saved)}, "
             sentence += "but shorter training may be, too: its saving at equal quality is "
@@ -109,7 +109,7 @@ class Sentences:
         )
 
     def few_seeds(self, best: Candidate, gate: Gate) -> str:
-        """What one or two seeds can say: what happened, and that it may be chance."""
+        """What one or two seeds can show: what happened, and that it may be chance."""
         single = best.to_full.count == 1
         difference = best.to_full.mean
         than = "better" if difference > 0 else "worse"

@@ -1,16 +1,16 @@
-"""Looking at a comparison again and again while seeds are added, at the stated level.
+"""Repeated looks at a comparison while seeds are added, at the stated level.
 
-The usual 95% interval is for one look. Whoever adds seeds until it clears the margin will call an arm
-lossless that is worse by the margin in about 11% of all comparisons instead of 2.5% (looks after 3,
-4, …, 20 seeds). The remedy is the oldest in group-sequential testing, Pocock's: the same, stricter
-interval at every look, so much stricter that all looks together are wrong in 2.5%. For up to 20
-seeds it is a t interval of about 99.2%. It is for looks at every number of seeds from the first to
-the most, and leaving some out makes it only safer, so that one may look whenever one likes.
+The usual 95% interval is for one look. If seeds are added until it clears the margin, an arm that
+is worse by the margin is called lossless in about 11% of all comparisons instead of 2.5% (with
+looks after 3, 4, …, 20 seeds). The remedy is the oldest one in group-sequential testing, Pocock's:
+the same, stricter interval at every look, strict enough that all looks together are wrong in 2.5%.
+For up to 20 seeds it is a t interval of about 99.2%. It allows for a look at every number of seeds
+from the first to the maximum; skipping some only makes it safer, so you may look whenever you like.
 
-An always-valid confidence sequence needs no most, but is wider for it: with a normal mixture over
-effect sizes by 7 to 27% from five to twenty seeds, and with three it has no end unless the mixture is
-wide. Pocock's rule needs about as many seeds on average as a comparison whose number of seeds was
-well chosen in advance.
+An always-valid confidence sequence needs no maximum, but is wider: with a normal mixture over
+effect sizes by 7 to 27% from five to twenty seeds, and with three seeds it is unbounded unless the
+mixture is wide. On average, Pocock's rule needs about as many seeds as a comparison whose number of
+seeds was well chosen in advance.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import numpy as np
 from infobatch.lab.stats.contrast import CONFIDENCE, FEWEST_SEEDS
 
 SEQUENCES = 200_000
-# Of an arm that is worse by the margin and called lossless, where seeds are added as an undecided
+# How often an arm that is worse by the margin is called lossless if seeds are added as an undecided
 # verdict suggests, or one by one: simulated from 3 and from 5 seeds on, up to 20 or 60.
 ERROR_WITHOUT_DESIGN = "6–11%"
 
 
 @dataclass(frozen=True)
 class SequentialDesign:
-    """The looks that were declared before the first: after any number of seeds in this range.
+    """The looks that were declared in advance: after any number of seeds in this range.
 
     >>> round(SequentialDesign(most=20).confidence(), 3)
     0.992
@@ -53,7 +53,7 @@ class SequentialDesign:
         return 1 - 2 * _level_per_look(self.first, self.most, (1 - overall) / 2)
 
     def check(self, count: int) -> None:
-        """Raise if more seeds have been looked at than were declared."""
+        """Raise an error if more seeds have been used than were declared."""
         if count > self.most:
             raise ValueError(
                 f"There are {count} seeds, but the design was declared for at most {self.most}. "
@@ -62,7 +62,7 @@ class SequentialDesign:
 
 
 def _level_per_look(first: int, most: int, error: float) -> float:
-    """The one-sided level of each look such that the first to reach it happens with ``error``.
+    """The one-sided level of each look such that any look reaches it with probability ``error``.
 
     A t statistic does not depend on the mean or the deviation of the noise, so one simulation with
     standard normal noise holds for every comparison.

@@ -1,4 +1,4 @@
-"""One line per arm and length: what it reached and what it cost, averaged over seeds."""
+"""One line per arm and length: its metric and its cost, averaged over seeds."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from infobatch.lab.stats.records import Record
 class Summary:
     """The finished runs of an arm at a length.
 
-    ``metric`` is over the seeds with a finite one, None if there are none, and ``diverged`` counts
-    the others. Costs are means over all seeds.
+    ``metric`` covers the seeds with a finite value, None without any, and ``diverged`` counts the
+    others. Costs are means over all seeds.
     """
 
     arm: str
@@ -36,7 +36,7 @@ class Summary:
 
 
 def summarise(records: Iterable[Record], *, arms: Sequence[str]) -> list[Summary]:
-    """Summarise what is finished: in the order of ``arms``, from the longest training down."""
+    """Summarise the finished runs: in the order of ``arms``, longest training first."""
     cells: dict[tuple[str, float], list[Record]] = {}
     for record in records:
         cells.setdefault((record.arm, record.length), []).append(record)
@@ -74,7 +74,7 @@ def _summary(arm: str, length: float, records: list[Record]) -> Summary:
 
 
 def mean_and_deviation(metric: Contrast | None, digits: int) -> str:
-    """``89.31 ± 0.12``, without a deviation where there is one seed."""
+    """``89.31 ± 0.12``, without a deviation if there is only one seed."""
     if metric is None:
         return "diverged"
     words = f"{metric.mean:.{digits}f}"
