@@ -64,10 +64,21 @@ def headline_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]
         metric = (
             f"{results['metric']} {mean_and_deviation(full.metric, decimals(results['margin']))}"
         )
-        cells = [f"[{name}]({page})", metric, str(len(results["seeds"]))]
+        cells = [f"[{name}]({page})", metric, str(len(finished_seeds(results)))]
         cells += [saving_of(rule, results) for rule in RULES]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def finished_seeds(results: dict[str, Any]) -> list[int]:
+    """The seeds for which every arm is finished at every length."""
+    runs = {(run["arm"], run["length"], run["seed"]) for run in results["runs"]}
+    cells = {(arm, length) for arm, length, _ in runs}
+    return [
+        seed
+        for seed in results["seeds"]
+        if all((arm, length, seed) in runs for arm, length in cells)
+    ]
 
 
 def saving_of(rule: str, results: dict[str, Any]) -> str:
@@ -135,8 +146,10 @@ def name_of(row: Summary, results: dict[str, Any]) -> str:
 
 def how_it_was_made(results: dict[str, Any]) -> str:
     """Seeds, grid and margin in one line."""
-    count = len(results["seeds"])
+    count, stated = len(finished_seeds(results)), len(results["seeds"])
     seeds = f"{count} seeds (± is their standard deviation)" if count > 1 else "one seed"
+    if count < stated:
+        seeds += f" of {stated}, the others not finished yet"
     unit = f" {results['unit']}" if results["unit"] else ""
     parts = [f"{seeds}, margin {results['margin']:g}{unit}"]
     if results["chosen_rates"]:
