@@ -19,11 +19,11 @@ from screens import screen_tables
 from studies import DEMO, STUDIES, Study
 from tables import (
     coreset_table,
+    finding,
     headline_table,
     how_it_was_made,
     is_coreset,
     seconds_table,
-    sentence,
     table,
 )
 
@@ -100,7 +100,7 @@ def demo_block() -> str:
         f"`infobatch demo --seeds {count}`: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
         f"test images; {made[0].lower()}{made[1:]} The decision:",
         "",
-        sentence(results),
+        f"> {finding(results)}",
         "",
         *table(results),
     ]
@@ -114,9 +114,9 @@ def study_page(study: Study) -> str:
     if study.has_curve:
         lines += [f"![quality against cost](../images/{study.name}.png)", ""]
     lines += [
-        sentence(results),
+        f"> {finding(results)}",
         "",
-        *table(results, every_length=study.has_curve),
+        *table(results, every_length=study.has_curve, paper=study.paper),
         "",
         *([*coreset_table(results), ""] if any(map(is_coreset, results["arms"])) else []),
         how_it_was_made(results),
@@ -131,7 +131,7 @@ def index_block(stored: list[Study]) -> str:
     """A line for each page: its title and what it says."""
     lines = ["| what | it says |", "|---|---|"]
     for study in stored:
-        words = sentence(read_results(STORED / study.name)).removeprefix("> ")
+        words = finding(read_results(STORED / study.name))
         lines.append(f"| [{study.title}]({study.name}.md) | {words} |")
     return "\n".join(lines) + "\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from infobatch.lab.compare.answer import headline, points
@@ -24,16 +24,51 @@ NAMES = {
 }
 
 
-def sentence(results: dict[str, Any]) -> str:
-    """The decision, as a quotation."""
-    return f"> {headline(results)}"
+def finding(results: dict[str, Any]) -> str:
+    """What a comparison says: its decision or, where one length cannot give one, the differences."""
+    if len(results["lengths"]) > 1:
+        return headline(results)
+    digits, unit = decimals(results["margin"]), f" {results['unit']}" if results["unit"] else ""
+    parts = []
+    for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
+        to_full = (points(results).get((row.arm, row.length)) or {}).get("to_full")
+        if to_full is not None and not is_coreset(row.arm):
+            name = name_of(row, results).partition(" (")[0]
+            parts.append(
+                f"{name} {signed(to_full['mean'], digits)} ({row.saved_fraction:.0%} saved)"
+            )
+    words = f"Against all data, in{unit}: {'; '.join(parts)}."
+    return words + better_than_chance(results)
 
 
-def table(results: dict[str, Any], *, every_length: bool = False) -> list[str]:
-    """A row for all data at each length, then for each arm at full length, or at each."""
+def better_than_chance(results: dict[str, Any]) -> str:
+    """The subsets chosen before training that beat a random one at every share; empty without any."""
+    by_method = coresets_by_method(results)
+    if not by_method:
+        return ""
+    chance = by_method.pop("random")
+    better = [
+        f"`{method}`"
+        for method, cells in by_method.items()
+        if not any(is_worse(cells[share], chance[share]) for share in chance)
+    ]
+    return (
+        f" Of {len(by_method)} ways of choosing a subset before training, {len(better)} are at least as good as a "
+        f"random subset at every share: {', '.join(better)}."
+    )
+
+
+def table(
+    results: dict[str, Any], *, every_length: bool = False, paper: Mapping[str, str] | None = None
+) -> list[str]:
+    """A row for all data at each length, then for each arm at full length, or at each.
+
+    ``paper`` has the paper's own figures by arm.
+    """
     has_curve = len(results["lengths"]) > 1
     columns = ["training", f"test {results['metric']}", "sample passes saved"]
     columns += ["saved at equal quality"] if has_curve else []
+    columns += ["in the paper"] if paper else []
     columns += ["difference to all data", "verdict"]
     words = {(row["arm"], row["length"]): row["outcome"]["word"] for row in results["verdicts"]}
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
@@ -49,6 +84,8 @@ def table(results: dict[str, Any], *, every_length: bool = False) -> list[str]:
         if has_curve:
             saving = point.get("saving")
             cells.append("–" if saving is None else saving["text"])
+        if paper:
+            cells.append(paper.get(row.arm, "–"))
         cells += [difference(point, results), words.get((row.arm, row.length), "–")]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -159,14 +196,10 @@ def how_it_was_made(results: dict[str, Any]) -> str:
 
 
 def coreset_table(results: dict[str, Any]) -> list[str]:
-    """A row for each method of choosing a subset, a column for each share; then the dynamic arms."""
-    rows = summarise(map(read_record, results["runs"]), arms=results["arms"])
+    """A row for each method of choosing a subset, a column for each share."""
     digits = decimals(results["margin"])
-    shares = sorted({share_of(row.arm) for row in rows if is_coreset(row.arm)}, reverse=True)
-    by_method: dict[str, dict[str, Summary]] = {}
-    for row in rows:
-        if is_coreset(row.arm):
-            by_method.setdefault(method_of(row.arm), {})[share_of(row.arm)] = row
+    by_method = coresets_by_method(results)
+    shares = sorted({share for cells in by_method.values() for share in cells}, reverse=True)
     columns = [f"{float(share):.0%} of the data" for share in shares]
     lines = [
         f"| chosen before training | {' | '.join(columns)} | passes saved | below random |",
@@ -186,6 +219,15 @@ def coreset_table(results: dict[str, Any]) -> list[str]:
         ]
         lines.append(f"| `{method}` | {' | '.join(words)} | {saved} | {', '.join(worse) or '–'} |")
     return lines
+
+
+def coresets_by_method(results: dict[str, Any]) -> dict[str, dict[str, Summary]]:
+    """The rows of subsets chosen before training, by method and share."""
+    by_method: dict[str, dict[str, Summary]] = {}
+    for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
+        if is_coreset(row.arm):
+            by_method.setdefault(method_of(row.arm), {})[share_of(row.arm)] = row
+    return by_method
 
 
 def is_coreset(arm: str) -> bool:
