@@ -64,6 +64,10 @@ def test_a_failing_task_is_told_without_a_traceback(tmp_path):
         (("compare", "fashion", "--arms", "full,fill"), "There is no arm 'fill'"),
         (("compare", "fashion", "--arms", "full,random"), "Add infobatch"),
         (
+            ("compare", "fashion", "--arms", ""),
+            "--arms got '', expected each arm once and at least one.",
+        ),
+        (
             ("compare", "fashion", "--arms", "infobatch"),
             "--arms got infobatch without full, training on all data, which every arm is compared "
             "with. Add it: --arms full,infobatch.",

@@ -29,6 +29,7 @@ from infobatch.lab.terminal import print_error
 NOISE = "noise:tau=0.2:delta=1.0"  # the result of our search for a better rule
 ARMS = f"full,random,infobatch,quantile,{NOISE}"
 ARMS_OF_ONE_LENGTH = f"full,short,random,infobatch,quantile,{NOISE}"
+ENDINGS = (".npz", ".csv", ".parquet")
 
 
 @contextmanager
@@ -64,11 +65,12 @@ def compare(
     console = Console()
     with plain_errors():
         shares = parse_lengths(lengths)
+        usual_arms = ARMS if len(shares) > 1 else ARMS_OF_ONE_LENGTH
         check_log(log)
         check_data(data)
         comparison = Comparison(
             task,
-            parse_arms(arms or (ARMS if len(shares) > 1 else ARMS_OF_ONE_LENGTH)),
+            parse_arms(usual_arms if arms is None else arms),
             seeds,
             out,
             lengths=shares,
@@ -81,7 +83,7 @@ def compare(
             log=log,
             command=shlex.join(["infobatch", *sys.argv[1:]]),
         )
-        check_writable(out)
+        check_writable(out, folder=out)
         with LiveTable(console, comparison) as live:
             results = comparison.run(at_once=jobs, watch=live.watch)
         print_answer(console, results)
@@ -103,6 +105,7 @@ def score(
     """Score a task's training set, and print the cost."""
     with plain_errors():
         check_data(data)
+        check_file(out)
         loaded = load_task(task, data=data, smoke=smoke, options=parse_options(options))
         count, cost = score_task(
             loaded, out, checkpoint=checkpoint, proxy=proxy, smoke=smoke, seed=seed
@@ -161,11 +164,20 @@ def check_data(folder: Path | None) -> None:
         )
 
 
-def check_writable(out: Path) -> None:
-    """Refuse a folder that is not writable, before anything starts."""
+def check_file(out: Path) -> None:
+    """Refuse a file of samples that cannot be written, before anything starts."""
+    if out.suffix not in ENDINGS:
+        raise ValueError(
+            f"--out got {out}, expected a file name that ends in {', '.join(ENDINGS)}."
+        )
+    check_writable(out, folder=out.parent)
+
+
+def check_writable(out: Path, *, folder: Path) -> None:
+    """Refuse an ``--out`` whose folder is not writable, before anything starts."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise ValueError(

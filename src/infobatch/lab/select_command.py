@@ -13,7 +13,7 @@ from rich.console import Console
 from torch.utils.data import Dataset
 
 from infobatch.coresets import METHODS, Coreset, select_from_scores
-from infobatch.lab.commands import check_data, check_writable, plain_errors
+from infobatch.lab.commands import check_data, check_file, plain_errors
 from infobatch.lab.options import parse_options, value_of
 from infobatch.lab.report.selection_page import SelectionPage, cost_in_words
 from infobatch.lab.run.coreset_spec import CoresetSpec
@@ -22,8 +22,6 @@ from infobatch.lab.run.identity import hash_of_task
 from infobatch.lab.run.selection import Selection
 from infobatch.lab.run.settings import settings_of
 from infobatch.lab.task import Task, load_task
-
-ENDINGS = (".npz", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -115,11 +113,7 @@ def select(request: Request, out: Path | None) -> None:
     with plain_errors():
         request.check()
         path = out or Path(f"{request.method}-{request.fraction:g}.npz")
-        if path.suffix not in ENDINGS:
-            raise ValueError(
-                f"--out got {path}, expected a file name that ends in {', '.join(ENDINGS)}."
-            )
-        check_writable(path.parent)
+        check_file(path)
         selection = (
             _from_scores(request) if request.scores is not None else _from_task(request, path)
         )

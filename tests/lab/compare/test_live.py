@@ -188,6 +188,34 @@ def test_a_rate_at_the_end_of_the_grid_is_pointed_out(comparison):
     assert "end of the grid" not in grid_line(tied), "it was chosen to break a tie"
 
 
+def test_without_a_grid_it_says_that_rates_were_not_tuned(comparison):
+    results = json.loads((comparison / "results.json").read_text())
+    line = (
+        "Every arm was trained with the task's learning rate, 0.2, which may suit some arms better than others. "
+        "With --learning-rates, each gets its best rate from the same grid."
+    )
+    assert line in notes(results)
+    assert line not in notes({**results, "arms": ["full"]}), "there is nothing to compare"
+    assert line not in notes(with_rates(results, {"full": 0.2}))
+
+
+def test_seconds_of_different_machines_cannot_be_compared(comparison):
+    results = json.loads((comparison / "results.json").read_text())
+    for run in results["runs"]:
+        run["hardware"] |= {"processor": "Old", "threads": 1}
+    assert not any("different machines" in line for line in notes(results))
+    results["runs"][0]["hardware"]["system"] = "Linux 7"
+    assert not any("different machines" in line for line in notes(results)), "an update"
+    results["runs"][-1]["hardware"] |= {"processor": "New", "threads": 2}
+    assert (
+        "The runs were made on different machines (Old, 1 thread; New, 2 threads), so their seconds cannot be "
+        "compared. Sample passes can."
+    ) in notes(results)
+    results["runs"][-1]["hardware"]["gpu"] = "Fast"
+    (line,) = [line for line in notes(results) if "different machines" in line]
+    assert "(Old, 1 thread; Fast, 2 threads)" in line
+
+
 def test_advice_to_add_seeds_says_that_it_is_a_stopping_rule(comparison):
     results = json.loads((comparison / "results.json").read_text())
     assert any(verdict["outcome"]["more_seeds"] for verdict in results["verdicts"])

@@ -321,6 +321,42 @@ def test_unfinished(out):
     assert "Unfinished: 3 of 12 runs are finished" in page.text
 
 
+def test_full_data_is_not_missing_where_only_pruned_arms_are_longer(out):
+    """Four runs of pruned arms for 1.5 × the epochs; full data is never trained for that."""
+
+    def edit(results):
+        results["lengths"].append(1.5)
+        longer = [
+            {**run, "length": 1.5}
+            for run in results["runs"]
+            if run["length"] == 1 and run["arm"] != "full"
+        ]
+        results["runs"] += longer
+
+    change(out, edit)
+    assert len(read_results(out)["runs"]) == 16
+    assert "Unfinished" not in Page(write_report(out)).text
+    change(out, lambda results: results["runs"].pop())
+    assert "Unfinished: 15 of 16 runs are finished" in Page(write_report(out)).text
+
+
+def test_seconds_of_different_machines_are_not_drawn(out, page):
+    assert "of the time" in page.text
+    change(out, lambda results: results["runs"][0]["hardware"].update(processor="Another"))
+    mixed = Page(write_report(out))
+    assert "by-seconds" in page.all("id")
+    assert "by-seconds" not in mixed.all("id")
+    labels = mixed.all("aria-label")
+    assert any(label.startswith("accuracy against sample passes") for label in labels)
+    assert not any(label.startswith("accuracy against processor seconds") for label in labels)
+    assert "of the time" not in mixed.text
+    assert "The runs were made on different machines (Another, " in mixed.text
+
+
+def test_a_page_without_a_grid_says_that_rates_were_not_tuned(page):
+    assert "Every arm was trained with the task's learning rate, 0.2, which may suit" in page.text
+
+
 def test_no_run_at_all(out):
     change(out, lambda results: results.update(runs=[], **NOTHING_JUDGED))
     page = Page(write_report(out))

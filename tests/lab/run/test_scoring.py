@@ -95,9 +95,22 @@ def test_other_scores_are_another_arm(tmp_path):
     assert Arm("mean").hash is None
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_scored(tmp_path, monkeypatch):
+    monkeypatch.setattr("infobatch.lab.commands.score_task", None)
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "scores.npz"
+    run = command("score", TINY, "--out", out)
+    assert run.exit_code == 2
+    message = f"--out got {out}, which cannot be written (File exists). Choose another folder."
+    assert message in run.stderr
+    run = command("score", TINY, "--out", tmp_path / "scores.txt")
+    assert run.exit_code == 2
+    message = f"--out got {tmp_path / 'scores.txt'}, expected a file name that ends in .npz, .csv, .parquet."
+    assert message in run.stderr
+
+
 def test_what_is_refused(tmp_path):
     for arguments, message in [
-        (("score", TINY, "--out", tmp_path / "scores.txt"), "expected a file name that ends in"),
         (("score", TINY, "--proxy"), "--proxy got the task tiny_task, which defines none"),
         (("score", TINY, "--checkpoint", tmp_path / "no.pt"), "which does not exist"),
         (("score", "nonsense"), "There is no recipe 'nonsense'"),

@@ -119,9 +119,8 @@ def notes(results: Results) -> list[str]:
         lines.append(results["level"])
     if matched := matched_note(results):
         lines.append(f"* {matched}")
-    if results["tried_rates"]:
-        lines.append(grid_note(results))
-    lines += [note for note in (added_seeds(results), stopping_note(results)) if note]
+    more = (grid_note, machines_note, added_seeds, stopping_note)
+    lines += [note for write in more if (note := write(results))]
     if results["smoke"]:
         lines.append("A smoke run: it shows that everything works, and says nothing about quality.")
     return lines
@@ -136,7 +135,12 @@ def flips(verdict: Mapping[str, Any]) -> str:
 
 
 def grid_note(results: Results) -> str:
-    """How the learning rates were chosen, what that cost, and whether the grid was wide enough."""
+    """How the learning rates were chosen, what that cost, and whether the grid was wide enough.
+
+    Without a grid: what that means for the comparison.
+    """
+    if not results["tried_rates"]:
+        return _without_a_grid(results)
     cost, seeds = results["rate_cost"], results["rate_seeds"]
     rates = ", ".join(f"{rate:g}" for rate in results["learning_rates"])
     by = f"{seeds} seeds" if seeds > 1 else "one seed"
@@ -145,6 +149,15 @@ def grid_note(results: Results) -> str:
         f"{min(results['lengths']):g} × the epochs, with {by} outside the comparison: "
         f"{cost['runs']} runs, {cost['share']:.0%} of all sample passes. {_tie_rule(results)}"
         f"{_at_the_edge(results)}"
+    )
+
+
+def _without_a_grid(results: Results) -> str:
+    if len(results["arms"]) < 2:
+        return ""
+    return (
+        f"Every arm was trained with the task's learning rate, {results['learning_rate']:g}, which may suit "
+        "some arms better than others. With --learning-rates, each gets its best rate from the same grid."
     )
 
 
@@ -170,6 +183,24 @@ def _at_the_edge(results: Results) -> str:
         return ""
     verb = "is" if len(arms) == 1 else "are"
     return f" {', '.join(arms)} {verb} best at an end of the grid: a wider grid may do better."
+
+
+def machines_note(results: Results) -> str:
+    """A note that runs of different machines cannot be compared by seconds; empty if one made all."""
+    machines = list(dict.fromkeys(_machine(run) for run in results["runs"]))
+    if len(machines) < 2:
+        return ""
+    return (
+        f"The runs were made on different machines ({'; '.join(machines)}), so their seconds cannot be "
+        "compared. Sample passes can."
+    )
+
+
+def _machine(run: Mapping[str, Any]) -> str:
+    """What decides how fast a run is: not its system, which is updated now and then."""
+    hardware = run["hardware"]
+    threads = f"{hardware['threads']} {'thread' if hardware['threads'] == 1 else 'threads'}"
+    return ", ".join([hardware.get("gpu", hardware["processor"]), threads])
 
 
 def added_seeds(results: Results) -> str:

@@ -29,7 +29,7 @@ from infobatch.lab.run.identity import hash_of_task, what_differs
 from infobatch.lab.run.machine import versions
 from infobatch.lab.run.settings import settings_of
 from infobatch.lab.stats.judgement import NOTHING_JUDGED, Question, judge
-from infobatch.lab.stats.records import FULL, FULL_LENGTH, SHORT, read_record
+from infobatch.lab.stats.records import FULL, SHORT, is_trained, read_record
 from infobatch.lab.task import Task, load_task
 
 Watch = Callable[["Comparison", Job, dict[str, Any]], None]
@@ -240,8 +240,8 @@ class Comparison:
         for length in sorted(self.lengths, reverse=True):
             leading: Job | None = None
             for arm in self.order:
-                if arm.name == FULL and length > FULL_LENGTH:
-                    continue  # pruned arms may take more epochs, full data is what they are compared with
+                if not is_trained(arm.name, length):
+                    continue
                 folder = run_folder(self.out, arm.name, seed, length=length)
                 rate = self.chosen_rates.get(arm.name)
                 arguments = self._arguments(length, rate)

@@ -20,6 +20,7 @@ from infobatch.lab.compare.answer import (
     added_seeds,
     grid_note,
     headline,
+    machines_note,
     matched_note,
     stopping_note,
 )
@@ -30,7 +31,7 @@ from infobatch.lab.report.looks import Look, looks_of
 from infobatch.lab.report.pictures import data_uri
 from infobatch.lab.run.arms import INFOBATCH, Arm
 from infobatch.lab.stats.outcome import decimals
-from infobatch.lab.stats.records import FULL, FULL_LENGTH, read_record
+from infobatch.lab.stats.records import FULL, FULL_LENGTH, is_trained, read_record
 from infobatch.lab.stats.summary import Summary, summarise
 
 LONGEST_TEXT = 700
@@ -74,14 +75,19 @@ def render(results: Mapping[str, Any], folder: Path) -> str:
     """The page's HTML; ``folder`` contains the runs' folders."""
     records = [read_record(run) for run in results["runs"]]
     summaries = summarise(records, arms=results["arms"])
-    wanted = len(results["arms"]) * len(results["lengths"]) * len(results["seeds"])
+    cells = [
+        (arm, length)
+        for arm in results["arms"]
+        for length in results["lengths"]
+        if is_trained(arm, length)
+    ]
     return template("report.html.jinja").render(
         results=results,
         headline=headline(results),
         tone=_tone(results),
         added_seeds=added_seeds(results),
         stopping_note=stopping_note(results),
-        wanted=wanted,
+        wanted=len(cells) * len(results["seeds"]),
         digits=decimals(results["margin"]),
         margin=f"{results['margin']:g} {results['unit']}".rstrip(),
         cards=tables.cards(results, summaries),
@@ -89,7 +95,8 @@ def render(results: Mapping[str, Any], folder: Path) -> str:
         reaches=tables.reach_rows(results),
         matched_note=matched_note(results),
         test_set_note=tables.test_set_note(results, summaries),
-        grid_note=grid_note(results) if results["tried_rates"] else "",
+        grid_note=grid_note(results),
+        machines_note=machines_note(results),
         rate_rows=tables.rate_rows(results),
         summaries=summaries,
         extra_metrics=tables.extra_metrics(results["runs"], summaries),
@@ -131,10 +138,10 @@ def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[s
     looks = looks_of(results["arms"])
     pruned = {arm: look for arm, look in looks.items() if Arm(arm).prunes}
     longest = [run for run in runs if run["length"] == FULL_LENGTH]
-    frontiers = {
-        "samples_forwarded": results["frontier"],
-        results["compared_seconds"] or "seconds": results["frontier_by_seconds"],
-    }
+    frontiers = {"samples_forwarded": results["frontier"]}
+    if not machines_note(results):
+        seconds = results["compared_seconds"] or "seconds"
+        frontiers[seconds] = results["frontier_by_seconds"]
     return {
         "cost_figures": [
             figure

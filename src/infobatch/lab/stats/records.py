@@ -35,6 +35,11 @@ class Record:
     leader: str | None = None  # the arm whose cost this one matches
 
 
+def is_trained(arm: str, length: float) -> bool:
+    """Whether a comparison trains an arm for a length: only pruned arms take more than all epochs."""
+    return arm != FULL or length <= FULL_LENGTH
+
+
 def read_record(run: Mapping[str, Any]) -> Record:
     """Read a record from results.json."""
     metric, costs = run["metric"], run["costs"]
