@@ -87,6 +87,19 @@ def test_time_is_that_of_the_processors_where_every_run_has_it():
     assert on_a_gpu.seconds == "seconds", "by the clock"
 
 
+def test_times_of_different_machines_are_compared_only_where_each_seed_has_one_machine():
+    def made_by(machine_of):
+        records = [replace(run, machine=machine_of(run)) for run in a_frontier(3)]
+        return judge(records, QUESTION)
+
+    paired = made_by(lambda run: f"machine {run.seed}")
+    assert paired.seconds == "seconds"
+    assert paired.as_dict()["frontier_by_seconds"] is not None
+    mixed = made_by(lambda run: f"machine {run.length}")
+    assert mixed.as_dict()["compared_seconds"] is None
+    assert mixed.as_dict()["frontier_by_seconds"] is None
+
+
 def test_without_a_run_on_all_data_nothing_is_judged():
     assert judge([], QUESTION) is None
     assert judge([record("mean", 1.0, 0, 90.0)], QUESTION) is None
@@ -178,8 +191,14 @@ def test_a_record_is_read_with_its_types():
         "overhead_seconds": 0.5, "evaluation_seconds": 0.4, "peak_memory_mb": None,
     }  # fmt: skip
     run = {"arm": "mean", "length": 0.5, "seed": 3, "metric": math.nan, "saved_fraction": 0.2}
-    read = read_record({**run, "costs": costs, "settings": {"leader": "infobatch"}})
+    run |= {"costs": costs, "settings": {"leader": "infobatch"}}
+    read = read_record(
+        {**run, "hardware": {"processor": "Fast", "threads": 2, "system": "Linux 7"}}
+    )
     assert (read.metric, read.samples_backpropagated, read.leader) == (None, 8, "infobatch")
+    assert read.machine == "Fast, 2 threads", "the system is updated now and then"
+    read = read_record({**run, "hardware": {"processor": "Fast", "threads": 1, "gpu": "Faster"}})
+    assert read.machine == "Faster, 1 thread"
 
 
 def test_summary():

@@ -38,14 +38,14 @@ def results_table(results: Results) -> Table:
     """Metric and cost by arm and length, the saving at equal quality, and a one-word verdict."""
     digits = decimals(results["margin"])
     several = len(results["seeds"]) > 1
-    by_processor = results["compared_seconds"] == "cpu_seconds"
+    seconds = results["compared_seconds"]
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1))
     for name, left in (
         ("arm", True),
         ("length", False),
         (results["metric"], False),
         ("passes saved", False),
-        ("CPU seconds" if by_processor else "seconds", False),
+        *([(seconds.replace("cpu_", "CPU "), False)] if seconds else []),
         ("saved at equal quality", False),
         ("against full", several),
     ):
@@ -66,7 +66,7 @@ def results_table(results: Results) -> Table:
             f"{row.length:g}",
             mean_and_deviation(row.metric, digits),
             f"{row.saved_fraction:.1%}",
-            f"{(row.cpu_seconds if by_processor else row.seconds) or 0.0:.1f}",
+            *([f"{getattr(row, seconds):.1f}"] if seconds else []),
             "" if saving is None else saving["text"],
             word,
         )
@@ -186,21 +186,14 @@ def _at_the_edge(results: Results) -> str:
 
 
 def machines_note(results: Results) -> str:
-    """A note that runs of different machines cannot be compared by seconds; empty if one made all."""
-    machines = list(dict.fromkeys(_machine(run) for run in results["runs"]))
-    if len(machines) < 2:
+    """A note that the seconds of different machines cannot be compared; empty if they need not be."""
+    if results["decision"] is None or results["compared_seconds"] is not None:
         return ""
+    machines = dict.fromkeys(read_record(run).machine for run in results["runs"])
     return (
-        f"The runs were made on different machines ({'; '.join(machines)}), so their seconds cannot be "
-        "compared. Sample passes can."
+        f"Runs of the same seed were made on different machines ({'; '.join(machines)}), so their seconds "
+        "cannot be compared. Sample passes can."
     )
-
-
-def _machine(run: Mapping[str, Any]) -> str:
-    """What decides how fast a run is: not its system, which is updated now and then."""
-    hardware = run["hardware"]
-    threads = f"{hardware['threads']} {'thread' if hardware['threads'] == 1 else 'threads'}"
-    return ", ".join([hardware.get("gpu", hardware["processor"]), threads])
 
 
 def added_seeds(results: Results) -> str:

@@ -139,9 +139,8 @@ def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[s
     pruned = {arm: look for arm, look in looks.items() if Arm(arm).prunes}
     longest = [run for run in runs if run["length"] == FULL_LENGTH]
     frontiers = {"samples_forwarded": results["frontier"]}
-    if not machines_note(results):
-        seconds = results["compared_seconds"] or "seconds"
-        frontiers[seconds] = results["frontier_by_seconds"]
+    if results["compared_seconds"] is not None:
+        frontiers[results["compared_seconds"]] = results["frontier_by_seconds"]
     return {
         "cost_figures": [
             figure

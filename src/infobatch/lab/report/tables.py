@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infobatch.lab.compare.answer import flips, machines_note, matched_name, points
+from infobatch.lab.compare.answer import flips, matched_name, points
 from infobatch.lab.stats.contrast import contrast
 from infobatch.lab.stats.outcome import decimals, signed
 from infobatch.lab.stats.precision import binomial_standard_error
@@ -130,7 +130,7 @@ def cards(results: Results, summaries: Sequence[Summary]) -> list[Card]:
             continue
         cost = f"{summary.samples_forwarded:,.0f} sample passes per run, "
         cost += f"{summary.saved_fraction:.1%} fewer than training on all data"
-        if full is not None and full.seconds and not machines_note(results):
+        if full is not None and full.seconds and results["compared_seconds"] is not None:
             cost += f", in {summary.seconds / full.seconds:.0%} of the time"
         word = _word(verdict, results)
         text = verdict["outcome"]["text"] + flips(verdict)

@@ -73,12 +73,12 @@ class Verdict:
 class Judgement:
     """All conclusions of a comparison; ``by_seconds`` is the frontier with time as cost.
 
-    ``seconds`` says which time: CPU time or wall-clock time.
+    ``seconds`` says which time: CPU time or wall-clock time. Both are None if times cannot be compared.
     """
 
     assessment: Assessment
-    by_seconds: Frontier
-    seconds: Seconds
+    by_seconds: Frontier | None
+    seconds: Seconds | None
     verdicts: tuple[Verdict, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -123,12 +123,14 @@ def judge(records: Sequence[Record], question: Question) -> Judgement | None:
         design=design,
     )
     seconds = seconds_to_compare(records)
-    by_seconds = frontier(
-        measurements(records, cost=seconds),
-        higher_is_better=question.higher_is_better,
-        full=FULL,
-        confidence=assessment.frontier.confidence,
-    )
+    by_seconds = None
+    if seconds is not None:
+        by_seconds = frontier(
+            measurements(records, cost=seconds),
+            higher_is_better=question.higher_is_better,
+            full=FULL,
+            confidence=assessment.frontier.confidence,
+        )
     verdicts = _verdicts(assessment, records, question)
     return Judgement(assessment, by_seconds, seconds, verdicts)
 

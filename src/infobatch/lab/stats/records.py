@@ -33,6 +33,7 @@ class Record:
     peak_memory_mb: float | None
     cpu_seconds: float | None = None  # unknown on a GPU, and for runs of earlier versions
     leader: str | None = None  # the arm whose cost this one matches
+    machine: str = ""  # what decides how fast a run is
 
 
 def is_trained(arm: str, length: float) -> bool:
@@ -58,14 +59,25 @@ def read_record(run: Mapping[str, Any]) -> Record:
         peak_memory_mb=costs["peak_memory_mb"],
         cpu_seconds=costs.get("cpu_seconds"),
         leader=run["settings"]["leader"],
+        machine=_machine(run["hardware"]),
     )
 
 
-def seconds_to_compare(records: Sequence[Record]) -> Seconds:
+def _machine(hardware: Mapping[str, Any]) -> str:
+    """The processor and its threads; not the system, which is updated now and then."""
+    threads = f"{hardware['threads']} {'thread' if hardware['threads'] == 1 else 'threads'}"
+    return f"{hardware.get('gpu', hardware['processor'])}, {threads}"
+
+
+def seconds_to_compare(records: Sequence[Record]) -> Seconds | None:
     """CPU time if every run has it, since it hardly depends on the machine's other load.
 
-    On a GPU there is only wall-clock time.
+    On a GPU there is only wall-clock time. None if the runs of a seed, which are compared with each
+    other, were made on different machines.
     """
+    machines = {(record.seed, record.machine) for record in records}
+    if len(machines) > len({record.seed for record in records}):
+        return None
     return "seconds" if any(not record.cpu_seconds for record in records) else "cpu_seconds"
 
 
