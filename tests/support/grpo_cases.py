@@ -175,7 +175,7 @@ class StopAfter(TrainerCallback):
 
 
 def main(out):
-    # Two rows of each group are on one rank, and two on the other.
+    # One group on each rank, trained on in two micro-batches.
     options = {"per_device_train_batch_size": 2, "steps_per_generation": 2, "num_generations": 4}
     saved = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 2}
     results = {}
