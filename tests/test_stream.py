@@ -40,6 +40,45 @@ def test_the_expected_gradient_is_that_of_the_whole_batch():
     assert gradients.std(0).max() > 0.01
 
 
+OPTIONS = [{}, {"max_noise": 0.5}, {"window": 40}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_expected_sum_is_that_of_all_batches_while_c_is_tracked(options):
+    """A z-test of each batch of a stream whose losses fall, with one that is not usable."""
+    stream = list(batches(12, 16, scale=lambda step: 0.8**step))
+    stream[3][5] = math.nan
+    values = torch.from_numpy(np.random.default_rng(1).normal(1, 1, (12, 16))).float()
+    sums = torch.zeros(200, 12)
+    for seed in range(len(sums)):
+        pruner = StreamPruner(KEEP, seed=seed, **options)
+        for step, scores in enumerate(stream):
+            kept = pruner.select(scores)
+            sums[seed, step] = kept.mean(values[step][kept.index])
+    error = sums.std(0) / math.sqrt(len(sums))
+    assert error.min() > 1e-4  # every batch is pruned
+    z = (sums.mean(0) - values.mean(1)) / error
+    assert z.abs().max() < 4
+    assert abs(z.mean()) * math.sqrt(len(z)) < 4  # nor do small errors add up
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_probabilities_do_not_depend_on_earlier_draws(options):
+    """If c followed the number of samples that were drawn, it would depend on them."""
+    weights = []
+    for seed in range(3):
+        pruner = StreamPruner(KEEP, seed=seed, **options)
+        by_sample = torch.full((50, 32), math.nan)
+        for step, scores in enumerate(batches(50)):
+            kept = pruner.select(scores)
+            by_sample[step, kept.index] = kept.weights
+        weights.append(by_sample)
+    for other in weights[1:]:
+        both = weights[0].isfinite() & other.isfinite()
+        assert both.sum() > 200
+        assert torch.equal(weights[0][both], other[both])
+
+
 @pytest.mark.parametrize("size", [8, 64, 3000])
 def test_the_budget_is_met(size):
     pruner = StreamPruner(KEEP)
@@ -79,6 +118,30 @@ def test_the_noise_stays_below_its_limit(limit):
     assert limit / 2 < noise_of(pruner, scores) <= limit + 1e-6
     assert noise_of(free, scores) > 0.5
     assert len(pruner.select(scores)) > len(free.select(scores)) > 200
+
+
+def test_the_limit_holds_for_the_gradients_that_are_trained_with():
+    """The variance that pruning adds to mini-batch gradients, at a minimum, where all else is noise."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4096, 4, generator=generator, dtype=torch.float64)
+    y = x.sum(1) + torch.randn(4096, generator=generator, dtype=torch.float64) ** 3
+    best = torch.linalg.lstsq(x, y[:, None]).solution
+    gradients = (x @ best - y[:, None]) * x  # of each sample; their mean is 0
+    variance = gradients.square().sum(1).mean() / 64  # of the mean of 64 of them
+
+    def added(pruner):
+        errors = []
+        for _ in range(500):
+            batch = gradients[torch.randint(4096, (64,), generator=generator)]
+            kept = pruner.select(batch.norm(dim=1))
+            pruned = kept.weights.double() @ batch[kept.index] / kept.batch_size
+            errors.append((pruned - batch.mean(0)).square().sum())
+        return torch.stack(errors).mean() / variance
+
+    limited = StreamPruner(0.1, max_noise=0.2)
+    assert 0.1 < added(limited) < 0.2
+    assert limited.savings.trained < 0.6 * limited.savings.scored
+    assert added(StreamPruner(0.1)) > 0.6
 
 
 def test_a_limit_that_is_not_reached_changes_nothing():

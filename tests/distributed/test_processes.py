@@ -67,6 +67,31 @@ def test_same_plans_and_scores_as_one_process(ranks, tmp_path):
     assert pruner.savings.saved > 0
 
 
+def test_a_stream_pruner_on_each_rank(tmp_path):
+    """The gradients that DDP averages are those of all ranks' batches, on average over the draws."""
+    first, second = torchrun("stream", 2, tmp_path)
+    assert first["sizes"] != second["sizes"]
+    assert torch.equal(first["gradients"], second["gradients"])
+    model, (x, y) = distributed_cases.network(), distributed_cases.problem()[:48]
+    ((model(x).squeeze(1) - y) ** 2).mean().backward()
+    whole = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    error = first["gradients"].std(0) / len(first["gradients"]) ** 0.5
+    z = (first["gradients"].mean(0) - whole) / error
+    assert z.abs().max() < 4
+    assert (whole / error).abs().max() > 20  # there is something to be wrong about
+    for rank, result in enumerate((first, second)):
+        pruner = infobatch.StreamPruner(0.3, seed=149, rank=rank)
+        pruner.select(result["losses"])
+        assert torch.equal(pruner.select(result["losses"]).index, result["draws"][-1])
+        again = infobatch.StreamPruner(0.3, seed=149, rank=rank)
+        again.load_state_dict(result["state"])
+        assert again.savings == pruner.savings
+    with pytest.raises(
+        ValueError, match=r"state of a pruner with .*'rank': 0.*, expected .*'rank': 1"
+    ):
+        again.load_state_dict(first["state"])
+
+
 def test_ranks_that_share_a_batch_count_as_one(tmp_path):
     _, pruner = alone(epochs=2)
     results = torchrun("mesh", 4, tmp_path)

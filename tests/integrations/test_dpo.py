@@ -1,5 +1,6 @@
 """TRL's DPOTrainer with pruned pairs: exact weights, TRL's own loss, refused where pairs mix."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -14,6 +15,20 @@ from infobatch.integrations.trl import InfoBatchConfig, InfoBatchDPOTrainer
 from tiny_words import DIGITS, llama, tokenizer
 
 SIZE = 16
+MORE_LOSSES = (
+    "hinge",
+    "exo_pair",
+    "nca_pair",
+    "robust",
+    "bco_pair",
+    "sppo_hard",
+    "apo_zero",
+    "apo_down",
+    "discopop",
+    "sigmoid_norm",
+)
+WEIGHTS = [0.2, *[0.1] * 9]
+MIXING_LOSSES = ("aot", "aot_unpaired", "sft")
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +126,8 @@ def gradients(folder, **options):
         {},
         {"peft": True},
         {"loss_type": ["ipo"]},
-        {"loss_type": ["hinge", "sigmoid_norm"], "loss_weights": [1.0, 0.5]},
+        {"loss_type": list(MORE_LOSSES), "loss_weights": WEIGHTS, "label_smoothing": 0.1},
+        {"f_divergence_type": "js_divergence", "ld_alpha": 0.5},
         {"precompute_ref_log_probs": True},
         {"use_weighting": True},
     ],
@@ -193,7 +209,19 @@ def test_page(tmp_path):
     assert names["trainer"].pruner.savings.saved > 0
 
 
-@pytest.mark.parametrize("name", ["aot", "aot_unpaired", "sft"])
+def test_every_loss_is_either_tested_or_refused():
+    """One that TRL adds has to be looked at: does it mix the pairs of a batch?"""
+    source = inspect.getsource(DPOTrainer._compute_loss)
+    losses = set(re.findall(r'loss_type == "(\w+)"', source))
+    assert losses == {"sigmoid", "ipo", *MORE_LOSSES, *MIXING_LOSSES}
+
+
+def test_rows_of_several_sequences_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"InfoBatchTrainer got padding_free=True, expected False"):
+        trainer(tmp_path, padding_free=True)
+
+
+@pytest.mark.parametrize("name", MIXING_LOSSES)
 def test_losses_that_mix_pairs_are_refused(name, tmp_path):
     with pytest.raises(
         ValueError, match=rf"got loss_type='{name}', expected a loss that is a mean"

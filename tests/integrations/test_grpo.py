@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig
-from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 import grpo_cases
-from grpo_cases import Watched, arguments, fixed_rollout, questions, right, trainer, weights
+from grpo_cases import arguments, fixed_rollout, gradients, questions, right, trainer, weights
 from infobatch.integrations.trl import InfoBatchConfig, InfoBatchGRPOTrainer, SpreadPrune
 from infobatch.plan import draw_plan
 from infobatch.policies import RandomPrune
@@ -89,23 +88,13 @@ def test_every_prompt_is_visited_within_the_time_that_the_ratio_gives(tmp_path):
 # What a step is.
 
 
-class Gradients(TrainerCallback):
-    """Keeps the gradient of each optimizer step."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        self.seen.append(torch.cat([p.grad.flatten() for p in model.parameters()]).clone())
-
-
-def gradients(folder, kind=Watched, **options):
-    """The gradients of a training whose model and completions stay the same."""
-    noted = Gradients()
-    frozen = {"learning_rate": 0.0, "max_grad_norm": 0.0, "rollout_func": fixed_rollout}
-    ours = trainer(folder, kind, callbacks=[noted], **(frozen | options))
-    ours.train()
-    return ours, noted.seen
+def gradients_by_prompt(folder, **options):
+    """Each prompt's own gradient: that of a step with this prompt alone."""
+    one_prompt = {"per_device_train_batch_size": 4, "num_train_epochs": 1}
+    single, steps = gradients(folder, infobatch=WHOLE, **one_prompt, **options)
+    gradient_of = {rows[0]: step for rows, step in zip(single.generated[0], steps, strict=True)}
+    assert len(gradient_of) == 12
+    return gradient_of
 
 
 LOSSES = [
@@ -125,10 +114,7 @@ LOSSES = [
 @pytest.mark.parametrize("options", LOSSES, ids=str)
 def test_the_gradient_of_a_step_is_the_weighted_mean_of_its_prompts_own(options, tmp_path):
     """Every loss, with its penalties; each prompt's own gradient is that of plain TRL with one prompt."""
-    one_prompt = {"per_device_train_batch_size": 4, "num_train_epochs": 1}
-    single, alone = gradients(tmp_path, infobatch=WHOLE, **one_prompt, **options)
-    gradient_of = {rows[0]: g for rows, g in zip(single.generated[0], alone, strict=True)}
-    assert len(gradient_of) == 12
+    gradient_of = gradients_by_prompt(tmp_path, **options)
     ours, steps = gradients(tmp_path, num_train_epochs=2, **options)
     prompts = [rows[::4] for epoch in (0, 1) for rows in ours.generated[epoch]]
     weights_of = dict(zip(ours.plans[1].tolist(), ours.weights[1].tolist(), strict=True))
@@ -155,9 +141,7 @@ def test_the_gradient_of_a_step_is_the_weighted_mean_of_its_prompts_own(options,
 )
 def test_the_weights_stay_with_their_completions(options, tmp_path):
     """TRL shuffles a generation, splits it over steps and repeats them: the mean of these is as before."""
-    one_prompt = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "loss_type": "grpo"}
-    single, alone = gradients(tmp_path, infobatch=WHOLE, **one_prompt)
-    gradient_of = {rows[0]: g for rows, g in zip(single.generated[0], alone, strict=True)}
+    gradient_of = gradients_by_prompt(tmp_path, loss_type="grpo")
     ours, steps = gradients(tmp_path, num_train_epochs=2, loss_type="grpo", **options)
     pruned = [rows[::4] for rows in ours.generated[1]]
     weights_of = dict(zip(ours.plans[1].tolist(), ours.weights[1].tolist(), strict=True))
@@ -314,7 +298,7 @@ def test_logs(tmp_path, capsys):
     assert "Saved" in capsys.readouterr().out
 
 
-class NotingAdvantages(Watched):
+class NotingAdvantages(grpo_cases.Watched):
     """Keeps the largest advantage."""
 
     largest = 0.0
@@ -359,6 +343,22 @@ def test_resuming_gives_the_same_bits(options, tmp_path):
     assert resumed.state.global_step == whole.state.global_step
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"num_iterations": 2}, {"steps_per_generation": 2, "per_device_train_batch_size": 8}],
+    ids=str,
+)
+def test_resuming_amid_a_generation_repeats_it(options, tmp_path):
+    """TRL has not saved its completions, and generates for the same prompts again."""
+    whole = trainer(tmp_path, save_strategy="steps", save_steps=7, num_train_epochs=2, **options)
+    whole.train()
+    resumed = trainer(tmp_path, num_train_epochs=2, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-7"))
+    assert resumed.generated[1] == whole.generated[1]
+    assert str(resumed.pruner.savings) == str(whole.pruner.savings)
+    assert resumed.state.global_step == whole.state.global_step
+
+
 def test_warm_scores_prune_the_first_epoch(tmp_path):
     first = trainer(tmp_path, rollout_func=fixed_rollout, num_train_epochs=1)
     first.train()
@@ -391,6 +391,8 @@ def test_what_is_refused(tmp_path):
         trainer(tmp_path, data=questions().to_iterable_dataset(), max_steps=4)
     with pytest.raises(ValueError, match=r"prune_ratio=…\) got 1.5, expected a share"):
         trainer(tmp_path, infobatch=InfoBatchConfig(prune_ratio=1.5))
+    with pytest.raises(ValueError, match=r"got shuffle_dataset=False, expected True: the pruner"):
+        trainer(tmp_path, shuffle_dataset=False)
     ours = trainer(tmp_path)
     with pytest.raises(RuntimeError, match=r"generated for prompts without their indices"):
         ours._generate_and_score_completions([dict(row) for row in questions(4)] * 4)
@@ -457,6 +459,9 @@ def test_two_ranks_share_the_groups(ranks):
         assert all(len(rows) == 8 and len(set(rows)) == 2 for rows in both)
         assert sorted(np.ravel(both)[::4]) == sorted(plan.tolist())
     assert any(len(plan) < 12 for plan in first["plans"].values())
+
+
+def test_two_ranks_resume(ranks):
     for results in ranks:
         resumed, whole = results["resumed"], results["whole"]
         assert resumed["savings"] == whole["savings"]
@@ -465,3 +470,22 @@ def test_two_ranks_share_the_groups(ranks):
             torch.equal(value, whole["weights"][name]) for name, value in resumed["weights"].items()
         )
         assert all(same)
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "dapo"])
+def test_the_gradient_of_two_ranks_is_the_weighted_mean_of_their_prompts_own(name, ranks, tmp_path):
+    """Three prompts at once, with half of the second group on each rank."""
+    gradient_of = gradients_by_prompt(tmp_path, loss_type=name)
+    first, second = (results[name] for results in ranks)
+    assert torch.equal(first["gradients"], second["gradients"])
+    weights_of = dict(zip(first["order"].tolist(), first["row_weights"].tolist(), strict=True))
+    assert len(weights_of) < 12
+    assert max(weights_of.values()) > 1.5
+    steps = first["gradients"][4:]
+    generated = zip(first["generated"], second["generated"], strict=True)
+    for (half, other), step in zip(generated, steps, strict=True):
+        assert set(half) & set(other) == {half[-1]}
+        prompts = set(half + other)
+        assert len(prompts) == 3
+        expected = sum(weights_of[prompt] * gradient_of[prompt] for prompt in prompts) / 3
+        assert torch.allclose(step, expected, atol=2e-6)

@@ -127,6 +127,33 @@ def models(out):
     }
 
 
+def stream(out):
+    """A StreamPruner per rank under DDP: gradients of many draws, and one rank's state."""
+    init()
+    rank = dist.get_rank()
+    x, y = (part[rank * 24 :][:24] for part in problem()[:48])
+    model = DistributedDataParallel(network())
+    sizes, seen, draws = [], [], []
+    for seed in range(150):
+        pruner = infobatch.StreamPruner(0.3, seed=seed)
+        for _ in range(2):
+            with torch.no_grad():
+                scores = (model.module(x).squeeze(1) - y) ** 2
+            kept = pruner.select(scores)
+            model.zero_grad()
+            kept.mean((model(x[kept.index]).squeeze(1) - y[kept.index]) ** 2).backward()
+            seen.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+            sizes.append(len(kept))
+        draws.append(kept.index)
+    return {
+        "gradients": torch.stack(seen),
+        "sizes": sizes,
+        "draws": draws,
+        "losses": scores,
+        "state": pruner.state_dict(),
+    }
+
+
 def fsdp2(model):
     for layer in model:
         if isinstance(layer, nn.Linear):

@@ -36,11 +36,11 @@ def right(completions, answer, **kwargs):
 
 def fixed_rollout(prompts, trainer):
     """The same completions for a prompt every time: some of the sums have the answer among them."""
-    words, seen = trainer.processing_class, {}
+    words = trainer.processing_class
     ids, completions = [], []
-    for prompt in prompts:
-        seen[prompt] = seen.get(prompt, -1) + 1
-        number = seen[prompt] % 4
+    # A group may begin on one rank and end on the next.
+    for row, prompt in enumerate(prompts, trainer.accelerator.process_index * len(prompts)):
+        number = row % 4
         *_, term, _, other = prompt.split()
         first = DIGITS.index(term) + DIGITS.index(other) + (0 if term in ("zero", "two") else 1)
         ids.append(words(prompt)["input_ids"])
@@ -136,6 +136,36 @@ def result(ours):
     }
 
 
+class Gradients(TrainerCallback):
+    """Keeps the gradient of each optimizer step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.seen.append(torch.cat([p.grad.flatten() for p in model.parameters()]).clone())
+
+
+def gradients(folder, kind=Watched, **options):
+    """The gradients of a training whose model and completions stay the same."""
+    noted = Gradients()
+    frozen = {"learning_rate": 0.0, "max_grad_norm": 0.0, "rollout_func": fixed_rollout}
+    ours = trainer(folder, kind, callbacks=[noted], **(frozen | options))
+    ours.train()
+    return ours, noted.seen
+
+
+def pruned_epoch(folder, **options):
+    """The second epoch of such a training, and the gradients of both."""
+    ours, steps = gradients(folder, num_train_epochs=2, **options)
+    return {
+        "gradients": torch.stack(steps),
+        "generated": ours.generated[1],
+        "order": ours.plans[1],
+        "row_weights": ours.weights[1],
+    }
+
+
 class StopAfter(TrainerCallback):
     def __init__(self, step):
         self.step = step
@@ -145,7 +175,7 @@ class StopAfter(TrainerCallback):
 
 
 def main(out):
-    # Two rows of each group are on one rank, and two on the other.
+    # One group on each rank, trained on in two micro-batches.
     options = {"per_device_train_batch_size": 2, "steps_per_generation": 2, "num_generations": 4}
     saved = {"save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 2}
     results = {}
@@ -157,6 +187,8 @@ def main(out):
     resumed = trainer(out / "part", **options, **saved)
     resumed.train(resume_from_checkpoint=True)
     results["resumed"] = result(resumed)
+    for name in ("dr_grpo", "dapo"):
+        results[name] = pruned_epoch(out, per_device_train_batch_size=6, loss_type=name)
     torch.save(results, out / f"rank-{os.environ['RANK']}.pt")
 
 

@@ -12,7 +12,7 @@ from infobatch.lab.cli import app
 from infobatch.lab.run.arms import Arm, parse_arms
 from infobatch.lab.run.settings import settings_of
 from infobatch.lab.run.training import Run
-from infobatch.lab.task import as_task, import_file
+from infobatch.lab.task import as_task, import_file, load_task
 
 TINY = Path(__file__).parents[2] / "support/tiny_task.py"
 tiny_task = import_file(TINY)
@@ -75,6 +75,19 @@ def test_an_arm_starts_from_the_scores_and_pays_for_them(tmp_path):
     free, _ = result_of(f"mean:scores={tmp_path / 'free.csv'}:delta=1", tmp_path / "free")
     assert free.costs["samples_forwarded"] == free.costs["samples_backpropagated"]
     assert free.history[0]["samples"] < 60
+
+
+def test_a_recipe_is_scored_and_pays_for_it(tmp_path):
+    path = tmp_path / "scores.npz"
+    output = scored("fashion", "--smoke", "--set", "optimizer=adamw", "--out", path)
+    assert "Scored 256 samples, which costs 85 training steps of one sample." in output
+    task = load_task("fashion", smoke=True, options={"optimizer": "adamw"})
+    settings = settings_of(task, arm=f"mean:scores={path}:delta=1", seed=0, smoke=True)
+    result = Run(task, settings, tmp_path / "run").train(lambda standing: None)
+    planned = [record["samples"] for record in result.history]
+    assert len(planned) == 3
+    assert max(planned) < 256
+    assert result.costs["samples_forwarded"] == sum(planned) + 85
 
 
 def test_on_a_validation_split_each_sample_keeps_its_own_score(tmp_path):

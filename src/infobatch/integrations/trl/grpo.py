@@ -40,6 +40,15 @@ class InfoBatchGRPOMixin(WeightedRows):
 
     _row_weights: torch.Tensor | None = None  # of the completions whose loss is being computed
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.shuffle_dataset:
+            raise ValueError(
+                "InfoBatchGRPOTrainer got shuffle_dataset=False, expected True: the pruner decides "
+                "which prompts an epoch visits, and in which order. If the order matters, train "
+                "without pruning."
+            )
+
     # The loader: the pruner's prompts in groups, and the index in each row.
 
     @property
