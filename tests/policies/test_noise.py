@@ -6,6 +6,7 @@ import torch
 
 import infobatch
 from infobatch.plan import Strata
+from infobatch.plan.draw import keep_counts
 from infobatch.policies import POLICIES, ImportancePrune, NoisePrune
 from infobatch.policies.gradient import added_noise, gradient_size, limit_noise, squares_by_stratum
 from infobatch.policies.importance import Histogram
@@ -86,6 +87,34 @@ def test_bins_of_scores_are_as_good_as_a_gradient_for_each_sample(gradient):
     known = ~np.isnan(scores)
     result = by_score.values[by_score.codes[known]]
     assert result == pytest.approx(sizes[known], rel=0.005, abs=1e-30)
+
+
+def two_kinds(size, rng):
+    """Nine in ten are learned; the others are so hard that they must not share a stratum with them."""
+    return np.where(rng.random(size) < 0.9, 1e-3 * rng.exponential(size=size), 2.0)
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.2])
+@pytest.mark.parametrize("size", [3, 10, 40, 100, 300, 1000])
+@pytest.mark.parametrize(
+    "draw", [lambda size, rng: rng.exponential(size=size), two_kinds], ids=["one kind", "two kinds"]
+)
+def test_few_samples_do_not_add_more_than_tau(tau, size, draw):
+    """Neither by the shares nor by the whole samples that an epoch draws."""
+    for seed in range(10):
+        losses = np.append(draw(size - 1, np.random.default_rng(seed)), 2.0).astype(np.float32)
+        policy = NoisePrune(tau)
+        plan = infobatch.Pruner(size, 8, policy=policy, initial_scores=losses).plan
+        g = sizes_of(losses, "cross_entropy")
+        strata = policy.strata(infobatch.Samples(losses))
+        p = np.array([1.0, *strata.keep])[strata.labels]
+        sizes = np.bincount(strata.labels, minlength=len(strata.keep) + 1)
+        realised = (keep_counts(sizes, strata.keep) / np.maximum(sizes, 1))[strata.labels]
+        assert (g**2 / p).sum() / (g**2).sum() - 1 <= 1.06 * tau
+        assert (g**2 / realised).sum() / (g**2).sum() - 1 <= 1.06 * tau
+        assert plan.added_noise <= 1.06 * tau
+        if size >= 100:
+            assert len(plan) < size, "and it prunes"
 
 
 def test_a_floor_that_is_reached_adds_less_than_tau():

@@ -15,6 +15,8 @@ from infobatch.policies.base import Samples
 from infobatch.policies.checks import check_ratio
 from infobatch.policies.ranking import lowest
 
+_MOST_WINDOWS = np.uint16(np.iinfo(np.uint16).max)  # a count stays there instead of overflowing
+
 
 @dataclass(frozen=True)
 class Uncertainty:
@@ -40,18 +42,17 @@ class Uncertainty:
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
         """Add a probability and, where the window is full, a spread."""
         is_loss = self.channel is None
-        newest = np.exp(-np.maximum(scores, 0)) if is_loss else scores
+        newest = np.exp(-np.maximum(scores, np.float32(0))) if is_loss else scores
         probabilities = moved_on(old["probabilities"], newest)
         spread = _spread(probabilities)  # NaN where the window is not full
-        full = ~np.isnan(spread)
-        if not full.any():
-            return {**old, "probabilities": probabilities}
-        windows = np.minimum(old["windows"], np.iinfo(np.uint16).max - 1) + full.view(np.uint8)
-        before = old["uncertainty"]
-        if int(windows.min()) < 2:  # otherwise none has its first spread
+        windows = np.minimum(old["windows"], _MOST_WINDOWS - 1)
+        windows += ~np.isnan(spread)
+        before, divisor = old["uncertainty"], windows
+        if int(windows.min(initial=2)) < 2:  # otherwise none has its first spread
             before = np.where(windows > 1, before, np.float32(0))
+            divisor = np.maximum(windows, np.uint16(1))
         spread -= before
-        spread /= np.maximum(windows, 1)
+        spread /= divisor
         spread += before
         return {"probabilities": probabilities, "windows": windows, "uncertainty": spread}
 
@@ -60,10 +61,13 @@ def _spread(windows: npt.NDArray[Any]) -> FloatArray:
     """The standard deviation of each row."""
     length = windows.shape[1]
     deviations = windows.T.copy()  # numpy is slow on short rows
-    deviations -= deviations.sum(axis=0) * np.float32(1 / length)
+    means = np.add.reduce(deviations, axis=0)
+    means *= np.float32(1 / length)
+    deviations -= means
     np.square(deviations, out=deviations)
-    spread: FloatArray = np.sqrt(deviations.sum(axis=0) * np.float32(1 / (length - 1)))
-    return spread
+    spread: FloatArray = np.add.reduce(deviations, axis=0, out=means)
+    spread *= np.float32(1 / (length - 1))
+    return np.sqrt(spread, out=spread)
 
 
 @dataclass(frozen=True)

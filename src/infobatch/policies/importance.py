@@ -189,9 +189,9 @@ class Histogram:
         keep[_NO_SCORE] = 1.0
         return keep
 
-    def strata(self, slope: float, floor: float) -> Strata:
-        """Neighbouring bins as one stratum each."""
-        return strata_of_cells(self.codes, self.keep(slope, floor), self.counts)
+    def strata(self, slope: float, floor: float, squares: Array | None = None) -> Strata:
+        """Neighbouring bins as one stratum each; ``squares`` as in ``strata_of_cells``."""
+        return strata_of_cells(self.codes, self.keep(slope, floor), self.counts, squares=squares)
 
 
 _NO_SCORE = np.arange(_BINS) >= 0x7F80  # NaN and infinity

@@ -13,6 +13,7 @@ from infobatch.plan.strata import MAX_STRATA
 Array = npt.NDArray[np.float64]
 
 _LEAST = 32  # samples in a stratum: with fewer, rounding moves the share too far
+_TOLERANCE = 1.05  # within it of the noise, strata keep their mean share
 _BLOCK = 1 << 17  # samples at a time: indices take eight bytes each
 
 
@@ -21,11 +22,14 @@ def strata_of_cells(
     keep: Array,
     counts: Array,
     weights: Literal["inverse", "ones"] = "inverse",
+    squares: Array | None = None,
 ) -> Strata:
     """Build strata from ``cells``, each with ``counts`` samples and a share ``keep`` to keep.
 
-    Cells with similar shares become one stratum, which keeps their mean share. ``counts`` are those of
-    all ranks, so that the strata are the same on each.
+    Cells with similar shares become one stratum, which keeps their mean share. If the samples are few,
+    a stratum's cells may differ so much that this adds more noise than their own shares would. With
+    ``squares``, Σ g² of each cell, such strata keep as many samples as add no more. ``counts`` and
+    ``squares`` are those of all ranks, so that the strata are the same on each.
     """
     label = np.zeros(len(keep), np.uint8)
     pruned = np.flatnonzero((keep < 1) & (counts > 0))
@@ -39,6 +43,15 @@ def strata_of_cells(
     kept = np.bincount(label[pruned], weights=sizes * keep[pruned])[1:]
     members = np.bincount(label[pruned], weights=sizes)[1:]
     shares = np.divide(kept, members, out=np.ones_like(kept), where=members > 0)
+    if squares is not None:
+        own = np.bincount(label[pruned], weights=squares[pruned])[1:]
+        allowed = np.bincount(label[pruned], weights=squares[pruned] / keep[pruned])[1:]
+        drawn = np.maximum(np.round(shares * members), 1) / np.maximum(members, 1)  # whole samples
+        noise = max(float(own @ (1 / shares - 1)), float(own @ (1 / drawn - 1)))
+        if noise > _TOLERANCE * float((allowed - own).sum()):
+            np.divide(own, allowed, out=shares, where=own > 0)
+            whole = np.ceil(np.round(shares * members, 6))
+            np.divide(whole, members, out=shares, where=members > 0)
     return Strata(look_up(label, cells), tuple(shares.tolist()), weights)
 
 

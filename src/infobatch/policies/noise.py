@@ -28,7 +28,8 @@ class NoisePrune:
     automatically large on data that is mostly learned and small on hard data, which a fixed ratio
     cannot achieve.
 
-    * Unbiased, even if the scores are poor: a wrong g only makes the noise differ from ``tau``.
+    * Unbiased, even if the scores are poor: a wrong g only makes the noise differ from ``tau``. For
+      the g that it has, rounding to strata and whole samples adds at most about 5% of ``tau``.
     * Remembers the last loss and its moving average: 8 bytes per sample, 4 without ``smoothing``, 4 more
       with ``aging``. One count of the scores by bins, no sort; 254 levels of p.
     * Our own rule. VCAS (ICLR 2024) also bounds the added variance, within the backward pass of a batch.
@@ -65,4 +66,5 @@ class NoisePrune:
         def adds_enough(keep: Array) -> bool:
             return float((1 / keep - 1) @ histogram.squares) >= allowed
 
-        return histogram.strata(largest_slope(histogram, self.floor, adds_enough), self.floor)
+        slope = largest_slope(histogram, self.floor, adds_enough)
+        return histogram.strata(slope, self.floor, histogram.squares)
