@@ -303,9 +303,9 @@ def test_it_is_timms_loader_but_for_the_sampler():
     ("options", "message"),
     [
         ({"num_aug_repeats": 3}, r"num_aug_repeats=3\) cannot be used with pruning"),
-        ({"num_aug_splits": 2}, "the copies of a sample have one score"),
+        ({"num_aug_splits": 2}, "the copies of a sample would share one score"),
         ({"use_multi_epochs_loader": True}, "it never ends an epoch"),
-        ({"input_size_choices": [24, 32]}, "draws batches of its own"),
+        ({"input_size_choices": [24, 32]}, "it has its own batch sampler"),
         ({"collate_fn": timm.data.FastCollateMixup()}, r"loses the labels .*timm\.Mixup"),
     ],
 )
