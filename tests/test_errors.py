@@ -67,6 +67,10 @@ def test_construction(arguments, error, text):
 @pytest.mark.parametrize(
     ("build", "text"),
     [
+        (
+            lambda: infobatch.Pruner(10, 3, sharded=True, global_order=True),
+            r"asks for two things that exclude each other: ranks .* and samplers that issue all samples",
+        ),
         (lambda: infobatch.MeanPrune(1), r"MeanPrune\(ratio=…\) got 1,"),
         (lambda: infobatch.RandomPrune(2.0), r"RandomPrune\(ratio=…\) got 2.0"),
         (lambda: infobatch.QuantilePrune(bands=()), r"QuantilePrune\(bands=…\) got \(\)"),

@@ -119,7 +119,9 @@ def test_the_loaders_state_alone():
             LOADS["loader's alone"](states[9], again, its_loader)
             assert run(again, its_loader) == whole[10:]
         else:
-            with pytest.raises(RuntimeError, match=r"train_data's was not loaded\. Save train_data"):
+            with pytest.raises(
+                RuntimeError, match=r"train_data's was not loaded\. Save train_data"
+            ):
                 next(iter(its_loader))
 
 
