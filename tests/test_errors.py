@@ -37,7 +37,7 @@ class NoLength:
         (
             {"dataset": []},
             ValueError,
-            r"num_samples got 0, .* an empty data set cannot be trained on",
+            r"num_samples got 0, .* training needs some samples",
         ),
         (
             {"dataset": Stream()},

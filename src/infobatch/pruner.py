@@ -70,9 +70,7 @@ class Pruner(Refreshing):
         global_order: bool | None = None,
     ) -> None:
         self._place = Place(rank, world_size, process_group, sharded, global_order)
-        self.num_samples = check_count(
-            "num_samples", num_samples, "an empty data set cannot be trained on"
-        )
+        self.num_samples = check_count("num_samples", num_samples, "training needs some samples")
         self.num_epochs = checks.check_epochs(num_epochs)
         self.policy = resolve_policy(policy, sharded=sharded)
         warn_if_biased(self.policy)
