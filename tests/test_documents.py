@@ -294,11 +294,16 @@ def test_commands_on_pages_can_be_parsed():
 
 
 def test_no_page_with_python_escapes():
-    """Each is named by a test, which runs its blocks."""
-    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        if examples(page.relative_to(ROOT)):
-            assert page.name in tests, f"no test runs {page.name}"
+    """A test asks for the blocks of each, and no block has a language that no test looks for."""
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        page = path.relative_to(ROOT).as_posix()
+        languages = re.findall(r"(?m)^ *```(\w*).*\n(?:.*\n)*?^ *```$", path.read_text())
+        assert set(languages) <= {"", "bibtex", "diff", "math", "python", "sh"}, page
+        if "python" in languages:
+            assert f'examples("{page}")' in tests, f"no test runs the blocks of {page}"
+        if "diff" in languages:
+            assert page in ("docs/scripts.md", "docs/timm.md"), f"no test applies {page}"
 
 
 @pytest.mark.parametrize(

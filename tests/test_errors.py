@@ -34,7 +34,11 @@ class NoLength:
         ({"num_epochs": 0}, ValueError, r"num_epochs got 0, expected an integer >= 1"),
         ({"num_epochs": 1.5}, ValueError, r"num_epochs got 1.5"),
         ({"seed": -1}, ValueError, r"seed got -1, expected an integer >= 0"),
-        ({"dataset": []}, ValueError, r"num_samples got 0, .* an empty data set cannot train"),
+        (
+            {"dataset": []},
+            ValueError,
+            r"num_samples got 0, .* training needs some samples",
+        ),
         (
             {"dataset": Stream()},
             TypeError,
@@ -63,6 +67,10 @@ def test_construction(arguments, error, text):
 @pytest.mark.parametrize(
     ("build", "text"),
     [
+        (
+            lambda: infobatch.Pruner(10, 3, sharded=True, global_order=True),
+            r"asks for two things that exclude each other: ranks .* and samplers that issue all samples",
+        ),
         (lambda: infobatch.MeanPrune(1), r"MeanPrune\(ratio=…\) got 1,"),
         (lambda: infobatch.RandomPrune(2.0), r"RandomPrune\(ratio=…\) got 2.0"),
         (lambda: infobatch.QuantilePrune(bands=()), r"QuantilePrune\(bands=…\) got \(\)"),
@@ -163,7 +171,7 @@ def test_a_left_out_update(workers):
         if step == 2:
             continue
         if step == 3:
-            with pytest.raises(RuntimeError, match=r": 8 got none, .* skip\(\)"):
+            with pytest.raises(RuntimeError, match=r": 8 got no update, .* skip\(\)"):
                 train_data.update(loss_of(x, 0))
             train_data.skip(8)  # what the message says: the batch that was left out
         train_data.update(loss_of(x, 0))
@@ -179,7 +187,7 @@ def drop_odd_ones(samples):
 def test_a_collate_function_that_drops_samples():
     train_data = infobatch.InfoBatch(Numbered(160), 3)
     loader = DataLoader(train_data, 8, sampler=train_data.sampler, collate_fn=drop_odd_ones)
-    with pytest.raises(RuntimeError, match=r": 1 got none, .* carry the index"):
+    with pytest.raises(RuntimeError, match=r": 1 got no update, .* carry the index"):
         run_epoch(train_data, loader, 0)
 
 

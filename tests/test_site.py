@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
 from browsers import chromium_path
+from document_examples import examples
 
 ROOT = Path(__file__).parent.parent
 OUTPUT = Path(os.environ.get("INFOBATCH_TEST_OUTPUT", "test-output"))
@@ -73,8 +74,9 @@ def test_every_policy_has_a_card(site):
         card = (site / f"policies/{name}.html").read_text()
         assert f'id="infobatch.policies.{rule.__name__}"' in card
         assert f'href="policies/{name}.html"' in table
-        for section in ("when-to-use-it", "when-not-to-use-it"):
+        for section in ("when-to-use-it", "when-not-to-use-it", "measured"):
             assert f'id="{section}"' in card, name
+        assert "<table>" in card.partition('id="measured"')[2], name
 
 
 def test_formulas_and_examples_are_pages(site):
@@ -139,10 +141,6 @@ def test_in_chromium(site, address, device, width, colours):
         browser.close()
 
 
-def blocks(page):
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-
-
 def surroundings(tmp_path):
     torch.manual_seed(0)
     x = torch.randn(400, 5)
@@ -170,13 +168,8 @@ def train(names, epochs):
             names["train_data"].update(names["criterion"](names["model"](x), y))
 
 
-def run_blocks(page, names):
-    for block in blocks(page):
-        exec(compile(block, page, "exec"), names)
-
-
 def test_start_page(tmp_path, capsys):
-    script, with_index = blocks("docs/index.md")
+    script, with_index = examples("docs/index.md")
     names = {}
     exec(compile(script, "index.md", "exec"), names)
     assert re.match(r"Saved (1|2|3)\d\.\d% of 32,000 sample passes", capsys.readouterr().out)
@@ -187,7 +180,7 @@ def test_start_page(tmp_path, capsys):
 
 def test_schedules_page(tmp_path):
     names = surroundings(tmp_path)
-    paced, computed = blocks("docs/schedules.md")
+    paced, computed = examples("docs/schedules.md")
     exec(compile(paced, "schedules.md", "exec"), names)
     assert names["scheduler"].last_epoch == 8 * 7
     assert names["train_data"].savings.saved > 100
@@ -200,7 +193,7 @@ def test_schedules_page(tmp_path):
 
 def test_checkpoints_page(tmp_path):
     names = surroundings(tmp_path)
-    save, resume = blocks("docs/checkpoints.md")
+    save, resume = examples("docs/checkpoints.md")
     train(names, 2)
     for _, (x, y) in zip(range(2), names["loader"], strict=False):
         names["train_data"].update(names["criterion"](names["model"](x), y))
@@ -213,14 +206,15 @@ def test_checkpoints_page(tmp_path):
 def test_migrating_page(tmp_path, capsys):
     names = surroundings(tmp_path)
     names["train_data"] = names["data"]
-    run_blocks("docs/migrating.md", names)
+    for block in examples("docs/migrating.md"):
+        exec(compile(block, "migrating.md", "exec"), names)
     assert int(capsys.readouterr().out) == names["train_data"].savings.saved > 100
     assert names["schedule"].total_steps == 8 * 7
 
 
 def test_questions_page(tmp_path):
     names = surroundings(tmp_path)
-    budget, logged, mixed, accumulated = blocks("docs/faq.md")
+    budget, logged, mixed, accumulated = examples("docs/faq.md")
     exec(compile(budget, "faq.md", "exec"), names)
     names["loader"] = DataLoader(names["train_data"], 64, sampler=names["train_data"].sampler)
     train(names, 8)

@@ -302,7 +302,7 @@ def test_the_mean_keeps_the_losses_dtype(dtype):
             r"StreamPruner\(keep=…\) got 1.0, expected the share of the samples to train",
         ),
         ({"keep": "half"}, r"StreamPruner\(keep=…\) got 'half'"),
-        ({"floor": -0.1}, r"StreamPruner\(floor=…\) got -0.1, expected the least probability"),
+        ({"floor": -0.1}, r"StreamPruner\(floor=…\) got -0.1, expected the smallest probability"),
         ({"keep": 0.05}, r"keep=0.05, floor=0.05\): expected a floor below keep"),
         ({"max_noise": 0}, r"max_noise=…\) got 0, expected a number above 0"),
         ({"window": 0}, r"window got 0, expected an integer >= 1"),

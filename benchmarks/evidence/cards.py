@@ -3,30 +3,40 @@
     python benchmarks/evidence/cards.py            # what `make results` runs
     python benchmarks/evidence/cards.py --check    # fails where a card and the JSON disagree
 
-The comparisons are the demo and the studies that are stored. The part of a card between the marks stays
-empty where there is none of its policy.
+The comparisons are the demo and the studies that are stored. A card whose policy is in none of them has only
+the cost of an epoch boundary, which is measured for every policy.
 """
 
 from __future__ import annotations
 
+import json
+import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from pages import ROOT, STORED, with_block
-from studies import STUDIES
+from studies import NOISE, STUDIES
 from tables import difference
 
 from infobatch.lab.compare.answer import points
 from infobatch.lab.compare.results import read_results
 from infobatch.lab.run.arms import INFOBATCH, Arm
 from infobatch.lab.stats.outcome import decimals
-from infobatch.lab.stats.records import FULL_LENGTH, read_record
+from infobatch.lab.stats.records import FULL, FULL_LENGTH, read_record
 from infobatch.lab.stats.summary import mean_and_deviation, summarise
 from infobatch.policies import POLICIES
 
 CARDS = ROOT / "docs" / "policies"
-COLUMNS = "comparison", "arm", "seeds", "metric", "passes saved", "at equal quality", "to all data"
+COLUMNS = (
+    "comparison",
+    "arm",
+    "seeds",
+    "metric",
+    "passes saved",
+    "at equal quality",
+    "against all data",
+)
 
 
 def main() -> None:
@@ -49,7 +59,7 @@ def written_cards() -> Iterator[tuple[Path, str]]:
             rows[policy].append(row)
     for policy in POLICIES:
         card = CARDS / f"{policy}.md"
-        yield card, with_block(card, section(rows[policy]))
+        yield card, with_block(card, section(policy, rows[policy]))
 
 
 def comparisons() -> Iterator[tuple[str, str]]:
@@ -64,8 +74,7 @@ def rows_of(name: str, title: str) -> Iterator[tuple[str, str]]:
     results = read_results(STORED / name)
     digits = decimals(results["margin"])
     for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
-        policy = policy_of(row.arm)
-        if policy is None or row.length != FULL_LENGTH:
+        if row.length != FULL_LENGTH:
             continue
         point = points(results).get((row.arm, row.length)) or {}
         saving = point.get("saving")
@@ -78,35 +87,57 @@ def rows_of(name: str, title: str) -> Iterator[tuple[str, str]]:
             "–" if saving is None else saving["text"],
             difference(point, results),
         )
-        yield policy, f"| {' | '.join(cells)} |"
+        for policy in policies_of(row.arm):
+            yield policy, f"| {' | '.join(cells)} |"
 
 
-def policy_of(name: str) -> str | None:
-    """The policy of an arm that prunes all data by one of ours."""
+def policies_of(name: str) -> tuple[str, ...]:
+    """The policies that an arm on all data trains with: two where one is a setting of the other."""
     arm = Arm(name)
+    if name == FULL:
+        return ("none",)
+    if name == NOISE:
+        return "noise", "auto"
     if arm.coreset is not None or not arm.prunes or arm.file is not None:
-        return None
-    return "mean" if arm.rule == INFOBATCH else arm.rule
+        return ()
+    return ("mean" if arm.rule == INFOBATCH else arm.rule,)
 
 
-def section(rows: list[str]) -> str:
-    """What a card says of its rows; nothing without any."""
-    if not rows:
-        return ""
-    lines = [
-        "",
-        "## Measured",
-        "",
+def section(policy: str, rows: list[str]) -> str:
+    """What a card says was measured: the rows of the comparisons, and the cost of an epoch boundary."""
+    quality = (
+        quality_table(rows) if rows else ["None of our comparisons has this rule as an arm yet."]
+    )
+    return "\n".join(["", "## Measured", "", *quality, "", *cost_table(policy), ""])
+
+
+def quality_table(rows: list[str]) -> list[str]:
+    return [
         f"| {' | '.join(COLUMNS)} |",
         "|---" * len(COLUMNS) + "|",
         *rows,
         "",
         "The metric is a mean over seeds, ± their standard deviation. *At equal quality* is the share of compute that is saved "
-        "against [training on all data for fewer epochs](../lab.md#why-lengths); *to all data* is the difference to training "
+        "against [training on all data for fewer epochs](../lab.md#why-lengths); *against all data* is the difference from training "
         "on all data for all epochs, with a 95% interval where there are several seeds.",
-        "",
     ]
-    return "\n".join(lines)
+
+
+def cost_table(policy: str) -> list[str]:
+    stored = json.loads((STORED / "rules.json").read_text())
+    if policy == "mean":
+        milliseconds = statistics.median(row["mean_ms"] for row in stored["rules"].values())
+        ratio, remembered = 1.0, stored["mean_remembered"]
+    else:
+        row = stored["rules"][policy]
+        milliseconds, ratio, remembered = row["ms"], row["ratio"], row["remembered"]
+    return [
+        f"| once per epoch, {stored['size']:,} samples | relative to the mean rule | bytes per sample remembered |",
+        "|---|---|---|",
+        f"| {milliseconds:.0f} ms | {ratio:.2f} × | {remembered:.0f} |",
+        "",
+        "Processor time on one thread; [all rules](../performance.md).",
+    ]
 
 
 if __name__ == "__main__":

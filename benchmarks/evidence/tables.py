@@ -69,7 +69,7 @@ def table(
     columns = ["training", f"test {results['metric']}", "sample passes saved"]
     columns += ["saved at equal quality"] if has_curve else []
     columns += ["in the paper"] if paper else []
-    columns += ["difference to all data", "verdict"]
+    columns += ["difference from all data", "verdict"]
     words = {(row["arm"], row["length"]): row["outcome"]["word"] for row in results["verdicts"]}
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
@@ -157,7 +157,7 @@ def seconds_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]:
 
 
 def difference(point: dict[str, Any], results: dict[str, Any]) -> str:
-    """The paired difference to all data at full length, with its interval."""
+    """The paired difference from all data at full length, with its interval."""
     to_full = point.get("to_full")
     if to_full is None:
         return "–"

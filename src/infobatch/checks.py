@@ -134,8 +134,11 @@ def check_rows(
             f"{name} got an array of shape {array.shape}, expected one value for each of the "
             f"{num_samples} samples."
         )
-    if positive and not (np.isfinite(array) & (array > 0)).all():
-        raise ValueError(f"{name} got {array.min()} as its least value, expected numbers > 0.")
+    if positive and not (usable := np.isfinite(array) & (array > 0)).all():
+        sample = usable.argmin()
+        raise ValueError(
+            f"{name} got {array[sample]} for sample {sample}, expected finite numbers > 0."
+        )
     return array.astype(np.float32) if positive else array
 
 

@@ -70,7 +70,7 @@ class Pruner(Refreshing):
         global_order: bool | None = None,
     ) -> None:
         self._place = Place(rank, world_size, process_group, sharded, global_order)
-        self.num_samples = check_count("num_samples", num_samples, "an empty data set cannot train")
+        self.num_samples = check_count("num_samples", num_samples, "training needs some samples")
         self.num_epochs = checks.check_epochs(num_epochs)
         self.policy = resolve_policy(policy, sharded=sharded)
         warn_if_biased(self.policy)
@@ -78,7 +78,7 @@ class Pruner(Refreshing):
         self._sampler = PlanSampler(self)
         self._loaders = KnownLoaders(self._sampler)
         limits = (save, cost, warmup, max_noise, protect_classes, labels)
-        seed = check_count("seed", seed, "it is the key of the random draws", least=0)
+        seed = check_count("seed", seed, "it seeds the random draws", least=0)
         scores = read_scores(initial_scores, self.num_samples)
         run = (self.num_samples, self.num_epochs, self.policy, self.delta, tuple(tracks), scores)
         planner = Planner(*run, Limits.checked(self.policy, self.num_samples, *limits))

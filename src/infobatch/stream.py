@@ -68,7 +68,7 @@ class StreamPruner:
         max_noise: by how much pruning may raise the gradient noise, ``Σ score²/p ÷ Σ score² − 1`` over
             the window, with the score standing for the size of a sample's gradient. If needed, more
             than ``keep`` is kept. None sets no limit.
-        floor: the least probability of being kept, so that no weight exceeds ``1 / floor``.
+        floor: the smallest probability of being kept, so that no weight exceeds ``1 / floor``.
         window: how many of the latest scores ``c`` is computed from.
         seed: the key of the draws; the global random generators are never touched.
         rank: the rank whose draws these are; by default that of torch.distributed, if initialised.
@@ -92,7 +92,7 @@ class StreamPruner:
         rank: int | None = None,
         forward_cost: float = FORWARD,
     ) -> None:
-        self.floor = _share("floor", floor, "the least probability of being kept", least=0)
+        self.floor = _share("floor", floor, "the smallest probability of being kept", least=0)
         self.keep = _share("keep", keep, "the share of the samples to train on", least=0)
         if keep <= floor:
             raise ValueError(
@@ -111,7 +111,7 @@ class StreamPruner:
             )
         why = "the last scores that the probabilities are computed from"
         self.window = check_count("StreamPruner(): window", window, why)
-        self.seed = check_count("StreamPruner(): seed", seed, "it is the key of the draws", least=0)
+        self.seed = check_count("StreamPruner(): seed", seed, "it seeds the random draws", least=0)
         if rank is not None:
             rank = check_count("StreamPruner(): rank", rank, "ranks are counted from 0", least=0)
         self._rank = rank

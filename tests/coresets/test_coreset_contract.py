@@ -241,7 +241,7 @@ def test_what_is_missing_is_named(name):
 
 
 def test_random_needs_to_know_how_many():
-    with pytest.raises(ValueError, match="cannot know the number of samples"):
+    with pytest.raises(ValueError, match="cannot tell the number of samples"):
         coresets.select("random", fraction=0.3)
     assert len(coresets.select("random", fraction=0.3, labels=[0] * 10)) == 3
 

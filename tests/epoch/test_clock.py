@@ -235,7 +235,7 @@ def test_the_first_update_makes_the_offered_iterator_the_loop():
 def test_an_update_while_a_rival_is_alive_may_be_the_rival_s():
     rival, loop = FakeLoop(), FakeLoop()
     clock, _ = clock_in(Offered(5, loop, rival))
-    with pytest.raises(RuntimeError, match=TWO_LOOPS + r".* in epoch 5 while the first was"):
+    with pytest.raises(RuntimeError, match=TWO_LOOPS + r".* in epoch 5 before the first had"):
         updated(clock, None, by_index=False)
     rival.alive = False
     updated(clock, None, by_index=False)

@@ -105,7 +105,7 @@ def test_an_update_that_is_left_out_is_noticed(shrink):
         pruner.update(torch.ones(len(next(batches))))
     next(batches)
     index = next(batches)
-    with pytest.raises(RuntimeError, match="samples waiting for an update where the loader reads"):
+    with pytest.raises(RuntimeError, match="samples waiting for an update, but the loader reads"):
         pruner.update(torch.ones(len(index)))
 
 

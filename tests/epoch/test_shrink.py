@@ -114,7 +114,7 @@ def test_an_update_that_was_left_out_is_noticed(workers, left_out):
         elif step > left_out:
             break
     with pytest.raises(
-        RuntimeError, match=r"update\(\) finds \d+ samples waiting .* call skip\(\)"
+        RuntimeError, match=r"update\(\) found \d+ samples waiting .* call skip\(\)"
     ):
         train_data.update(loss_of(x, 1))
 

@@ -383,7 +383,7 @@ def test_peeking_beside_a_loop_whose_loader_fetches_ahead_is_refused(by_index):
         if step == 3:
             next(iter(loader))
             with pytest.raises(
-                RuntimeError, match=r"to look at the data meanwhile use another loader"
+                RuntimeError, match=r"to look at the data in the meantime, use another loader"
             ):
                 train_data.update(loss_of(x, 0), index=index)
             break

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from peft import LoraConfig
 from transformers import TrainerCallback
 from trl import DPOConfig, DPOTrainer
 
+from document_examples import examples
 from infobatch.integrations.trl import InfoBatchConfig, InfoBatchDPOTrainer
 from tiny_words import DIGITS, llama, tokenizer
 
@@ -195,8 +195,7 @@ def test_resuming_gives_the_same_bits(tmp_path):
 
 def test_page(tmp_path):
     """The last block of docs/grpo.md."""
-    page = (Path(__file__).parents[2] / "docs" / "grpo.md").read_text()
-    *_, block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    _, block = examples("docs/grpo.md")
     names = {
         "InfoBatchConfig": InfoBatchConfig,
         "model": llama(),

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from peft import LoraConfig
 from trl import GRPOTrainer
 
 import grpo_cases
+from document_examples import examples
 from grpo_cases import arguments, fixed_rollout, gradients, questions, right, trainer, weights
 from infobatch.integrations.trl import InfoBatchConfig, InfoBatchGRPOTrainer, SpreadPrune
 from infobatch.plan import draw_plan
@@ -410,8 +410,7 @@ def _source(function):
 
 
 def test_page(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "grpo.md").read_text()
-    block, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    block, _ = examples("docs/grpo.md")
     names = {
         "model": llama(),
         "args": arguments(tmp_path),

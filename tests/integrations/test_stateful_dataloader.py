@@ -119,7 +119,9 @@ def test_the_loaders_state_alone():
             LOADS["loader's alone"](states[9], again, its_loader)
             assert run(again, its_loader) == whole[10:]
         else:
-            with pytest.raises(RuntimeError, match=r"train_data's is not loaded\. Save train_data"):
+            with pytest.raises(
+                RuntimeError, match=r"train_data's was not loaded\. Save train_data"
+            ):
                 next(iter(its_loader))
 
 
@@ -129,7 +131,9 @@ def test_states_of_different_steps():
     again, its_loader = parts(2)
     again.load_state_dict(states[3]["data"])
     its_loader.load_state_dict(states[5]["loader"])
-    text = r"from after 48 samples of epoch 0, but train_data's is from after 32 samples of epoch 0"
+    text = (
+        r"state was saved after 48 samples of epoch 0, but train_data's was saved after 32 samples"
+    )
     with pytest.raises(RuntimeError, match=text):
         next(iter(its_loader))
     states = []

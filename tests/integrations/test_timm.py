@@ -3,7 +3,6 @@
 import copy
 import inspect
 import os
-import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -28,6 +27,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import infobatch
+from document_examples import examples
 from infobatch.integrations.timm import (
     CheckpointSaver,
     Mixup,
@@ -303,9 +303,9 @@ def test_it_is_timms_loader_but_for_the_sampler():
     ("options", "message"),
     [
         ({"num_aug_repeats": 3}, r"num_aug_repeats=3\) cannot be used with pruning"),
-        ({"num_aug_splits": 2}, "the copies of a sample have one score"),
+        ({"num_aug_splits": 2}, "the copies of a sample would share one score"),
         ({"use_multi_epochs_loader": True}, "it never ends an epoch"),
-        ({"input_size_choices": [24, 32]}, "draws batches of its own"),
+        ({"input_size_choices": [24, 32]}, "it has its own batch sampler"),
         ({"collate_fn": timm.data.FastCollateMixup()}, r"loses the labels .*timm\.Mixup"),
     ],
 )
@@ -446,9 +446,7 @@ def test_checkpoints_without_scores_are_told(tmp_path):
 
 
 def test_page(capsys):
-    (block,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "timm.md").read_text(), re.DOTALL
-    )
+    (block,) = examples("docs/timm.md")
     model = timm.create_model("resnet10t", num_classes=CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     schedule, _ = create_scheduler_v2(

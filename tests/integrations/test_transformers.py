@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from transformers import (
 )
 
 import infobatch
+from document_examples import examples
 from infobatch import Indexed, Pruner, with_index
 from infobatch.integrations.transformers import InfoBatchConfig, InfoBatchMixin, InfoBatchTrainer
 from infobatch.integrations.transformers.support import check_interface
@@ -934,8 +934,7 @@ def test_the_trainer_s_loop_is_the_one_that_the_mixin_was_written_for():
 
 def test_page(tmp_path):
     """The blocks of docs/transformers.md, up to TRL's."""
-    page = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text().split("## TRL")[0]
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    *blocks, _ = examples("docs/transformers.md")
     assert len(blocks) == 4
     names = {
         "model": bert(),

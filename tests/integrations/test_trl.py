@@ -1,8 +1,5 @@
 """TRL's SFTTrainer with LoRA: completion-only scores, its own loss, packing refused."""
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 from datasets import Dataset
@@ -10,6 +7,7 @@ from peft import LoraConfig
 from torch.nn import functional
 from trl import SFTConfig, SFTTrainer
 
+from document_examples import examples
 from infobatch.integrations.transformers import InfoBatchMixin
 from infobatch.integrations.trl import InfoBatchConfig, InfoBatchSFTTrainer
 from tiny_words import DIGITS, llama, tokenizer
@@ -249,8 +247,7 @@ def test_what_trl_s_fused_head_returns_is_what_the_scores_are_made_of(tmp_path):
 
 def test_page(tmp_path):
     """TRL's block of docs/transformers.md."""
-    page = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text().split("## TRL")[1]
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    *_, block = examples("docs/transformers.md")
     names = {
         "model": llama(),
         "args": arguments(tmp_path),

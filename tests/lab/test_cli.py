@@ -1,7 +1,6 @@
 """The command line: what it lists, what it refuses, how fast its help is there."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import infobatch as library
+from document_examples import examples
 from infobatch.lab.cli import app
 from infobatch.lab.policy_list import policy_list
 from infobatch.policies import POLICIES
@@ -26,7 +26,7 @@ def infobatch(*arguments, check=True):
 
 
 def test_the_task_of_the_lab_page(tmp_path):
-    (task,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/lab.md").read_text(), re.DOTALL)
+    (task,) = examples("docs/lab.md")
     assert len(task.splitlines()) <= 60
     (tmp_path / "my_task.py").write_text(task)
     arguments = ("--smoke", "--lengths", 1, "--arms", "full,infobatch", "--seeds", 1)

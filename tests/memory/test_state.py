@@ -263,7 +263,7 @@ def test_other_settings_in_the_middle_of_an_epoch(options):
     other = infobatch.Pruner(SIZE, EPOCHS, **{"delta": 1.0, **options})
     with pytest.raises(
         ValueError,
-        match=r"from the middle of epoch 1, but the plan drawn again is not the one that was saved",
+        match=r"from the middle of epoch 1, but the plan that it leads to here is not the one that was saved",
     ):
         other.load_state_dict(pruner.state_dict())
     assert other.epoch == 0

@@ -203,12 +203,12 @@ def _count(name: str, given: Inputs, values: Mapping[str, Any]) -> int:
         count = given.count()
         if count is None:
             raise ValueError(
-                f"select({name!r}) cannot know the number of samples. Pass labels=…, features=… or data=…."
+                f"select({name!r}) cannot tell the number of samples. Pass labels=…, features=… or data=…."
             )
         return count
     if len(set(counts.values())) > 1:
         raise ValueError(
-            f"select({name!r}) got inputs of different numbers of samples: "
+            f"select({name!r}) got inputs with different numbers of samples: "
             f"{', '.join(f'{need} {length}' for need, length in counts.items())}. Expected the same number of each."
         )
     return next(iter(counts.values()))

@@ -68,8 +68,8 @@ class Place:
         if self.sharded and self.global_order:
             raise ValueError(
                 "Pruner(sharded=True, global_order=True) asks for two things that exclude each other: "
-                "that a rank knows only its own samples, and that its sampler issues all. Expected "
-                "one; loaders that shard the batches themselves need global_order."
+                "ranks that know only their own samples, and samplers that issue all samples. Expected at "
+                "most one; loaders that shard the batches themselves need global_order."
             )
         if self.rank is None and self.world_size is None:
             return

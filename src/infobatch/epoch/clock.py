@@ -279,9 +279,9 @@ class Clock:
 
     def _two_loops(self, call: str) -> RuntimeError:
         return RuntimeError(
-            f"{call} cannot tell which of two iterators its batch is from: a second one was begun in "
-            f"epoch {self.phase.epoch} while the first was under way. Expected one after the other; "
-            "to look at the data meanwhile use another loader, without this sampler."
+            f"{call} cannot tell which of two iterators its batch is from: a second one was started "
+            f"in epoch {self.phase.epoch} before the first had ended. Expected one after the other; to "
+            "look at the data in the meantime, use another loader, without this sampler."
         )
 
 

@@ -279,7 +279,7 @@ class Course:
             if fingerprint(plan) != state.plan_check or too_long:
                 raise ValueError(
                     f"load_state_dict() got a state from the middle of epoch {state.epoch}, but the "
-                    "plan drawn again is not the one that was saved. Expected the same settings as "
+                    "plan that it leads to here is not the one that was saved. Expected the same settings as "
                     f"when it was saved (here {self.planner}) and the same versions of infobatch and "
                     "numpy."
                 )

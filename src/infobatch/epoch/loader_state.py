@@ -26,9 +26,9 @@ def check_position(position: ReadPosition, clock: Clock, done: int) -> None:
     at_end = done == 0 and position.epoch == clock.finished == phase.epoch - 1
     if resumed and (at_end or position == ReadPosition(phase.epoch, done)):
         return
-    ours = f"from after {done} samples of epoch {phase.epoch}" if resumed else "not loaded"
+    ours = f"was saved after {done} samples of epoch {phase.epoch}" if resumed else "was not loaded"
     raise RuntimeError(
-        f"The loader's state was loaded, from after {position.read} samples of epoch "
-        f"{position.epoch}, but train_data's is {ours}. Save train_data.state_dict() beside it, after the same update (and "
-        "with snapshot_every_n_steps=1), and load both; train_data's alone is enough."
+        f"The loader's state was saved after {position.read} samples of epoch {position.epoch}, but "
+        f"train_data's {ours}. Save train_data.state_dict() with it, after the same update (and with "
+        "snapshot_every_n_steps=1), and load both; train_data's alone is enough."
     )

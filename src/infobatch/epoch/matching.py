@@ -24,8 +24,8 @@ def check_claim(call: str, count: int, updated: int, walk: Walk) -> None:
     most = walk.most_waiting(updated)
     if waiting > most and call != "skip()":  # skip() is how a user corrects it
         raise RuntimeError(
-            f"{call} finds {waiting} samples waiting for an update where the loader reads ahead by at "
-            f"most {most}: {waiting - most} got none, so the losses can no longer be matched "
+            f"{call} found {waiting} samples waiting for an update, but the loader reads ahead by at "
+            f"most {most}: {waiting - most} got no update, so the losses can no longer be matched "
             "to samples. If a batch was left out, call skip() for it; if a collate function drops "
             "samples or batches vary in size, carry the index in the batch (Pruner, Indexed, "
             "with_index)."

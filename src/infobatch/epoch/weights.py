@@ -169,7 +169,7 @@ def weighted_mean_at(
                 f"{call}(index=…) got samples that this epoch's plan leaves out: {strangers[:5]}"
                 f"{' …' if len(strangers) > 5 else ''}. Expected batches of this epoch, from a loader "
                 "with this pruner's sampler; a batch that was fetched before set_epoch() belongs to "
-                "the epoch before."
+                "the previous epoch."
             )
     return loss, math.isfinite(mean)
 

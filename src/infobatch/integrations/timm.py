@@ -29,10 +29,10 @@ Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 # Options that break the matching of losses to samples, or need timm's own sampler.
 _REFUSED = {
-    "num_aug_repeats": "repeated samples have no weights of their own",
-    "num_aug_splits": "the copies of a sample have one score",
-    "input_size_choices": "its batch sampler draws batches of its own",
-    "use_multi_epochs_loader": "it never ends an epoch; persistent_workers does the same, better",
+    "num_aug_repeats": "repeated samples would share one weight",
+    "num_aug_splits": "the copies of a sample would share one score",
+    "input_size_choices": "it has its own batch sampler",
+    "use_multi_epochs_loader": "it never ends an epoch; use persistent_workers instead",
 }
 
 

@@ -62,7 +62,9 @@ def demo(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per arm and length.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="How many runs to make at once.")] = 2,
-    smoke: Annotated[bool, typer.Option(help="A few samples: does it work?")] = False,
+    smoke: Annotated[
+        bool, typer.Option(help="Check in seconds, with a few samples, that it works.")
+    ] = False,
 ) -> None:
     """Compare pruning rules on the embedded Fashion-MNIST.
 
@@ -124,7 +126,9 @@ def compare(  # noqa: PLR0917 - a command line
         Path | None,
         typer.Option(help=f"The folder with a recipe's data sets. [env: {DATA_VARIABLE}]"),
     ] = None,
-    smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
+    smoke: Annotated[
+        bool, typer.Option(help="Check in seconds, with a few samples, that it works.")
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="How many runs to make at once.")] = 1,
     option: Annotated[
         list[str] | None, typer.Option("--set", help="An option of the recipe: name=value.")
@@ -195,7 +199,9 @@ def select(  # noqa: PLR0917 - a command line
         Path | None,
         typer.Option(help=f"The folder with a recipe's data sets. [env: {DATA_VARIABLE}]"),
     ] = None,
-    smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
+    smoke: Annotated[
+        bool, typer.Option(help="Check in seconds, with a few samples, that it works.")
+    ] = False,
 ) -> None:
     """Choose a subset to train on.
 
@@ -245,7 +251,9 @@ def score(  # noqa: PLR0917 - a command line
         Path | None,
         typer.Option(help=f"The folder with a recipe's data sets. [env: {DATA_VARIABLE}]"),
     ] = None,
-    smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
+    smoke: Annotated[
+        bool, typer.Option(help="Check in seconds, with a few samples, that it works.")
+    ] = False,
     option: Annotated[
         list[str] | None, typer.Option("--set", help="An option of the recipe: name=value.")
     ] = None,

@@ -54,7 +54,7 @@ class Samples:
 
     @property
     def age(self) -> npt.NDArray[np.int32]:
-        """Epochs since each sample's last visit, 1 if it was the epoch before; needs LastVisit."""
+        """Epochs since each sample's last visit, 1 if it was in the previous epoch; needs LastVisit."""
         age: npt.NDArray[np.int32] = np.int32(self.epoch) - self["last_visit"]
         return age
 

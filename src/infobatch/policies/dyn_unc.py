@@ -102,7 +102,9 @@ class DynUncPrune:
 
     def __post_init__(self) -> None:
         check_ratio("DynUncPrune(ratio=…)", self.ratio)
-        check_count("DynUncPrune(window=…)", self.window, "a spread takes two visits", least=2)
+        check_count(
+            "DynUncPrune(window=…)", self.window, "a spread needs at least two visits", least=2
+        )
 
     @property
     def tracks(self) -> tuple[Track, ...]:

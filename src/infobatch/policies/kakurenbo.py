@@ -56,7 +56,7 @@ class KakurenboPrune:
 
     def __post_init__(self) -> None:
         check_ratio("KakurenboPrune(ratio=…)", self.ratio)
-        why = "the least probability with which a correct answer is confident"
+        why = "the smallest probability at which a correct answer counts as confident"
         least = 0.0 if self.extras else 0.5  # below, the prediction may be wrong
         check_number("KakurenboPrune(confidence=…)", self.confidence, why, least=least, most=1)
         check_smoothing("KakurenboPrune(smoothing=…)", self.smoothing)

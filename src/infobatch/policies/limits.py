@@ -43,7 +43,7 @@ class Limits:
             why = "the noise that pruning may add, relative to that of full-data training"
             check_number("max_noise", max_noise, why, least=0)
         classes = check_rows("labels", labels, num_samples, positive=False)
-        why = "of each class at least this share is kept in every epoch"
+        why = "at least this share of each class is kept in every epoch"
         least = check_share("protect_classes", protect_classes, why)
         if classes is None and (least is not None or getattr(policy, "needs_labels", False)):
             wanted = f"policy={policy!r}" if least is None else f"protect_classes={least}"

@@ -49,7 +49,11 @@ class SetaPrune:
 
     def __post_init__(self) -> None:
         check_ratio("SetaPrune(ratio=…)", self.ratio)
-        check_count("SetaPrune(groups=…)", self.groups, "the losses are sorted into so many")
+        check_count(
+            "SetaPrune(groups=…)",
+            self.groups,
+            "it is the number of groups that the losses are sorted into",
+        )
         check_number(
             "SetaPrune(window=…)", self.window, "the share of the groups kept", above=0, most=1
         )

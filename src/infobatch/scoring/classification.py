@@ -131,7 +131,9 @@ def binary_cross_entropy(
     """
     call = "binary_cross_entropy()"
     check_tensor(call, "logits", logits, "(B,) or (B, C)", least_dims=1)
-    check_shape(call, "targets", targets, tuple(logits.shape), "Give both one shape (squeeze(1)?).")
+    check_shape(
+        call, "targets", targets, tuple(logits.shape), "Give both the same shape (squeeze(1)?)."
+    )
     logits = at_least_float32(logits)
     losses = functional.binary_cross_entropy_with_logits(
         logits,

@@ -97,7 +97,9 @@ def _pair(
     call: str, predictions: torch.Tensor, targets: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     check_tensor(call, "predictions", predictions, "(B,) or (B, …)", least_dims=1)
-    remedy = "Give both one shape (predictions.squeeze(1)?): broadcasting would compare every pair."
+    remedy = (
+        "Give both the same shape (predictions.squeeze(1)?): broadcasting would compare every pair."
+    )
     check_shape(call, "targets", targets, tuple(predictions.shape), remedy)
     predictions = at_least_float32(predictions)
     return predictions, targets.to(predictions)

@@ -43,10 +43,10 @@ def scalar(
         if isinstance(loss, torch.Tensor):
             got = f"{loss.dtype} of shape {tuple(loss.shape)}"
         raise TypeError(
-            f"{call} got {got} as loss, expected a floating point scalar. Losses by sample need no "
+            f"{call} got {got} as loss, expected a floating point scalar. Per-sample losses need no "
             "scalar(): pass them to update() as they are."
         )
-    size = check_count(f"{call}: batch_size", batch_size, "the loss is of some samples")
+    size = check_count(f"{call}: batch_size", batch_size, "a loss belongs to at least one sample")
     check_range(call, "momentum", momentum, 0.0, 1.0)
     losses = at_least_float32(loss).expand(size)
     scores = losses.detach()

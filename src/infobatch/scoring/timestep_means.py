@@ -31,9 +31,9 @@ class TimestepMeans:
 
     def __init__(self, num_timesteps: int, *, bins: int = 50, momentum: float = 0.99) -> None:
         self.num_timesteps = check_count(
-            "TimestepMeans(): num_timesteps", num_timesteps, "a schedule has steps"
+            "TimestepMeans(): num_timesteps", num_timesteps, "a schedule has at least one step"
         )
-        self.bins = check_count("TimestepMeans(): bins", bins, "a mean is of some timesteps")
+        self.bins = check_count("TimestepMeans(): bins", bins, "there is one mean per bin")
         self.momentum = check_range("TimestepMeans()", "momentum", momentum, 0.0, 1.0)
         # The mean is total / weight: both decay alike, so that it is right from the first loss on.
         self._totals = torch.zeros(self.bins)

@@ -108,7 +108,7 @@ def test_lists():
         ("full,full", "expected each arm once and at least one."),
         (
             "full,short",
-            "The arms short and random have the cost of a pruned arm, but there is none.",
+            "The arms short and random match the cost of a pruned arm, but there is none.",
         ),
     ],
 )

@@ -202,6 +202,15 @@ def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path):
         run.train(lambda standing: None)
 
 
+def test_an_arm_that_matches_another_needs_a_budget(tmp_path):
+    run = train_once(TINY, "--arm", "short", "--out", tmp_path)
+    assert run.exit_code == 2
+    message = " ".join(run.stderr.split())
+    assert (
+        "--arm short matches the cost of another run. Expected --budget SAMPLE_PASSES." in message
+    )
+
+
 def test_an_epoch_is_logged_once(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)  # a report after every step
     run = train_once(TINY, "--log", "tensorboard", "--out", tmp_path)

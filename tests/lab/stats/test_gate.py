@@ -77,7 +77,7 @@ def test_too_few_seeds(seeds):
     gate = gate_of({0.5: [80.0, 80.0][:seeds], 1.0: [90.0, 90.0][:seeds]})
     assert gate.regime == "unknown"
     assert gate.loss.mean == 10
-    assert gate.text.endswith("and it takes at least 3 seeds to say.")
+    assert gate.text.endswith("and it takes at least 3 seeds to tell.")
 
 
 def test_one_length_or_no_seed():

@@ -88,7 +88,7 @@ class Share:
                 "tokens, as transformers' own are. Possible causes: the model shifts the labels in "
                 "another way (shifted by one position and not shifted were both tried), weights its "
                 f"classes, or adds an auxiliary loss. {WAY_OUT}; any other term of the loss (a "
-                "router's auxiliary loss, for instance) is then trained on unscaled."
+                "router's auxiliary loss, for instance) is then left unscaled."
             )
         return abs(got - by_items) <= abs(got - by_batch)
 

@@ -211,7 +211,7 @@ class Comparison:
             raise ValueError(
                 f"{folder} holds runs whose settings differ from this comparison's: "
                 f"{'; '.join(differing)} ({next(iter(differing.values()))}). Choose another --out, or "
-                "delete the folders of these runs, and they are made again."
+                "delete the folders of these runs to repeat them."
             )
 
     def _wanted_like(self, run: Mapping[str, Any]) -> dict[str, Any]:

@@ -281,6 +281,6 @@ def leader_of(arms: Sequence[Arm]) -> Arm | None:
     leaders = [arm for arm in arms if not arm.follows and arm.prunes]
     if not leaders and any(arm.follows for arm in arms):
         raise ValueError(
-            "The arms short and random have the cost of a pruned arm, but there is none. Add infobatch."
+            "The arms short and random match the cost of a pruned arm, but there is none. Add infobatch."
         )
     return next((arm for arm in leaders if arm.name == INFOBATCH), leaders[0] if leaders else None)

@@ -22,7 +22,7 @@ def read_checkpoint(path: Path, settings: RunSettings) -> dict[str, Any]:
     except Exception as error:  # of many types, since a file can be damaged in many ways
         raise TaskError(
             f"{path} is damaged and cannot be read ({type(error).__name__}: {error}). "
-            "Delete it: the run is then made again."
+            "Delete it, and the run is repeated."
         ) from error
     differing = what_differs(state["settings"], asdict(settings))
     if differing:

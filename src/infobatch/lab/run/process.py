@@ -44,18 +44,24 @@ def main(  # noqa: PLR0917 - a command line
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("run-output"),
     data: Annotated[Path | None, typer.Option(help="The folder with the data sets.")] = None,
-    smoke: Annotated[bool, typer.Option(help="A few samples, seconds: does it work?")] = False,
+    smoke: Annotated[bool, typer.Option(help="Check that it works, with a few samples.")] = False,
     option: Annotated[list[str], typer.Option("--set", help="A recipe's option: name=value.")] = [],  # noqa: B006
-    budget: Annotated[int | None, typer.Option(help="Sample passes of short and random.")] = None,
-    leader: Annotated[str | None, typer.Option(help="The arm whose cost the budget is.")] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="Sample passes that short or random may make.")
+    ] = None,
+    leader: Annotated[str | None, typer.Option(help="The arm whose cost sets the budget.")] = None,
     length: Annotated[float, typer.Option(help="The share of the epochs to train for.")] = 1.0,
-    learning_rate: Annotated[float | None, typer.Option(help="Instead of the task's.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="The learning rate. [default: the task's]")
+    ] = None,
     validation: Annotated[bool, typer.Option(help="Hold out a part of the training set.")] = False,
     selections: Annotated[
         Path | None, typer.Option(help="Where coresets are kept. [default: the run's folder]")
     ] = None,
     log: Annotated[str | None, typer.Option(help="tensorboard or wandb.")] = None,
-    events: Annotated[bool, typer.Option(help="For a parent: tell it, and end with it.")] = False,
+    events: Annotated[
+        bool, typer.Option(help="Report progress to the parent process, and exit with it.")
+    ] = False,
 ) -> None:
     """Train a task once, by one arm, with one seed."""
     if events:
@@ -108,7 +114,7 @@ def run_once(
     rule.check()
     if rule.follows and budget is None:
         raise ValueError(
-            f"--arm {arm} has the cost of another run. Expected --budget SAMPLE_PASSES."
+            f"--arm {arm} matches the cost of another run. Expected --budget SAMPLE_PASSES."
         )
     if not 0 < length < math.inf:
         raise ValueError(

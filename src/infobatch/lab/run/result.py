@@ -64,5 +64,5 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     path = folder / RESULT_FILE
     if not path.exists():
         return None
-    record: dict[str, Any] = read_json(path, remedy=f"Delete {folder}: the run is then made again.")
+    record: dict[str, Any] = read_json(path, remedy=f"Delete {folder}, and the run is repeated.")
     return record

@@ -54,8 +54,8 @@ def _model(task: Task, proxy: bool) -> tuple[nn.Module, float]:
         return model, 1.0
     if task.proxy is None:
         raise TaskError(
-            f"--proxy got the task {task.name}, which defines none. Expected a function proxy() beside "
-            "model(), which returns a smaller model that losses() takes as well."
+            f"--proxy got the task {task.name}, which defines none. Expected a function proxy() in "
+            "addition to model(), which returns a smaller model that losses() also accepts."
         )
     smaller = task.proxy()
     return smaller, _parameters(smaller) / max(_parameters(model), 1)

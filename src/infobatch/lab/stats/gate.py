@@ -91,7 +91,7 @@ def _text(regime: Regime, loss: Contrast, margin: float, share: float, digits: i
         return f"Training is not longer than it needs to be: {sentence}, more than the margin."
     why = f"the margin is {margin:g}"
     if loss.count < FEWEST_SEEDS:
-        why += f" and it takes at least {FEWEST_SEEDS} seeds to say"
+        why += f" and it takes at least {FEWEST_SEEDS} seeds to tell"
     elif share > HALF:
         why += " and half the epochs have not been run"
     return f"Whether training is longer than it needs to be is not clear: {sentence}; {why}."

@@ -56,7 +56,7 @@ class Earlier:
 class Verdict:
     """The verdict on one arm at one length.
 
-    ``to_random`` is the difference to random pruning of the same length, paired by seed, and
+    ``to_random`` is the difference from random pruning of the same length, paired by seed, and
     ``random_leader`` the arm whose cost that random pruning has. ``earlier`` has the verdicts on
     the first three, four, … seeds whenever they changed.
     """
