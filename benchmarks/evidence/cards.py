@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pages import ROOT, STORED, with_block
 from studies import NOISE, STUDIES
-from tables import difference
+from tables import difference, typed
 
 from infobatch.lab.compare.answer import points
 from infobatch.lab.compare.results import read_results
@@ -80,7 +80,7 @@ def rows_of(name: str, title: str) -> Iterator[tuple[str, str]]:
         saving = point.get("saving")
         cells = (
             f"[{title}](../results/{name}.md)",
-            f"`{row.arm}`",
+            f"`{typed(row.arm)}`",
             str(len(row.seeds)),
             f"{results['metric']} {mean_and_deviation(row.metric, digits)}",
             f"{row.saved_fraction:.1%}",
@@ -100,7 +100,8 @@ def policies_of(name: str) -> tuple[str, ...]:
         return "noise", "auto"
     if arm.coreset is not None or not arm.prunes or arm.file is not None:
         return ()
-    return ("mean" if arm.rule == INFOBATCH else arm.rule,)
+    rule = "mean" if arm.rule == INFOBATCH else arm.rule
+    return (rule,) if rule in POLICIES else ()  # `stream` prunes within a batch
 
 
 def section(policy: str, rows: list[str]) -> str:

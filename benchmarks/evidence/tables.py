@@ -175,10 +175,15 @@ def name_of(row: Summary, results: dict[str, Any]) -> str:
         return f"all data, {epochs}"
     if row.arm == "short":
         return f"all data, as many sample passes as `{row.leader}`"
-    name = NAMES.get(row.arm) or f"`{re.sub(r'scores=[^:]*/', 'scores=', row.arm)}`"
+    name = NAMES.get(row.arm) or f"`{typed(row.arm)}`"
     if row.arm == "random" and row.leader is not None:
         name = f"random pruning, as much as `{row.leader}`"
     return name if row.length == 1 else f"{name}, {epochs}"
+
+
+def typed(arm: str) -> str:
+    """An arm as one types it, without the folders of a file."""
+    return re.sub(r"scores=[^:]*/", "scores=", arm)
 
 
 def how_it_was_made(results: dict[str, Any]) -> str:
