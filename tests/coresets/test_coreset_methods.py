@@ -62,6 +62,24 @@ def test_facility_location_with_few_rows_in_memory(made, kept_bytes, monkeypatch
     assert coresets.facility_location(h, 50).tolist() == expected
 
 
+def test_facility_location_seldom_computes_a_row_again(monkeypatch):
+    """A fifth of the matrix fits, yet all that still matters does after a few choices."""
+    count = 500
+    x = torch.randn(count, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    unit = nn.functional.normalize(x)
+    computed = []
+
+    def similarity(rows):
+        computed.extend(rows.tolist())
+        return unit[rows] @ unit.T
+
+    monkeypatch.setattr(facility, "KEPT_BYTES", 8 * count**2 // 5)
+    chosen = facility.greedy_facility_location(similarity, count, 150)
+    assert chosen.tolist() == coresets.facility_location(x, 150).tolist()
+    # Once to begin with, and once or twice after the first choices.
+    assert len(computed) < 4 * count
+
+
 @pytest.mark.parametrize("trade_off", [1.0, 0.3, 4.0])
 def test_graph_cut(made, trade_off):
     h, *_ = made
