@@ -4,10 +4,11 @@
                                   [--ours] [--seconds 600] [--out FILE]
 
 512 features, 10 classes, 30% chosen, one thread, each cell in a process of its own. A cell is stored as soon
-as it is measured: run the same command to resume. ``--ours`` leaves the libraries out. ``by_class`` is ``balanced=True``. ``cpu_seconds`` is what
-the process used, ``seconds`` what passed, which depends on what else the machine does. Memory is the
-process's peak beyond what it had with the inputs in place. A cell that uses more than ``--seconds`` of the
-processor is ended, and its figures are null.
+as it is measured: run the same command to resume. Cells that were measured on another processor are measured
+again. ``--ours`` leaves the libraries out. ``by_class`` is ``balanced=True``. ``cpu_seconds`` is what the
+process used, ``seconds`` what passed, which depends on what else the machine does. Memory is the process's
+peak beyond what it had with the inputs in place. A cell that uses more than ``--seconds`` of the processor is
+ended, and its figures are null.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ LIBRARIES = {
 }
 # Its graph cut took 1.6 GB for 5,000 samples.
 LARGEST_WHOLE = {"submodlib-py": 5_000}
+KEYS = ("method", "library", "form", "size")
 OUT = Path(__file__).parent / "results" / "coresets.json"
 
 
@@ -146,7 +148,7 @@ def measured(cell: dict[str, str | int], limit: float) -> dict[str, object]:
 
 def wanted_cells(arguments: argparse.Namespace) -> list[dict]:
     return [
-        {"method": method, "library": library, "form": form, "size": size}
+        dict(zip(KEYS, (method, library, form, size), strict=True))
         for size in arguments.sizes
         for form in arguments.forms
         for method in arguments.methods
@@ -179,13 +181,15 @@ def main() -> None:
         measure_here(arguments.cell, arguments.seconds)
         return
     stored = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"cells": []}
-    keys = ("method", "library", "form", "size")
-    have = {tuple(cell[key] for key in keys) for cell in stored["cells"]}
+    machine = hardware(torch.device("cpu"))
+    cells = {tuple(cell[key] for key in KEYS): cell for cell in stored["cells"]}
     for cell in wanted_cells(arguments):
-        if tuple(cell[key] for key in keys) in have:
+        key = tuple(cell.values())
+        if key in cells and cells[key]["processor"] == machine["processor"]:
             continue
-        stored["cells"].append(measured(cell, arguments.seconds))
+        cells[key] = {**measured(cell, arguments.seconds), "processor": machine["processor"]}
         stored |= {
+            "cells": list(cells.values()),
             "command": "OMP_NUM_THREADS=1 python benchmarks/coresets.py",
             "features": FEATURES,
             "classes": CLASSES,
@@ -193,11 +197,11 @@ def main() -> None:
             "seed": SEED,
             "threads": 1,
             "versions": package_versions(),
-            "hardware": hardware(torch.device("cpu")),
+            "hardware": machine,
         }
         text = json.dumps(stored, indent=1)
         write_atomically(arguments.out, lambda path, text=text: path.write_text(text))
-        print(json.dumps(stored["cells"][-1]), flush=True)
+        print(json.dumps(cells[key]), flush=True)
 
 
 if __name__ == "__main__":

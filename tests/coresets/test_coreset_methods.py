@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import coreset_reference as slow
 from infobatch import coresets
-from infobatch.coresets import facility
+from infobatch.coresets import bilevel, facility
 from infobatch.coresets.vectors import last_layer_gradients
 
 N, D, C = 60, 5, 3
@@ -52,13 +52,32 @@ def test_facility_location_of_gradients_that_are_never_written_out(made):
     assert chosen.tolist() == expected
 
 
-def test_facility_location_with_few_rows_in_memory(made, monkeypatch):
+@pytest.mark.parametrize("kept_bytes", [1, 3_000, 100_000])
+def test_facility_location_with_few_rows_in_memory(made, kept_bytes, monkeypatch):
     """The rows that do not fit are computed again; the choice stays the same."""
     h = np.concatenate([made[0], made[0] + np.random.default_rng(9).normal(size=(N, D))])
     expected = coresets.facility_location(h, 50).tolist()
-    monkeypatch.setattr(facility, "MATRIX_BYTES", 1)
+    monkeypatch.setattr(facility, "KEPT_BYTES", kept_bytes)
     monkeypatch.setattr(facility, "LARGEST_BATCH", 8)
     assert coresets.facility_location(h, 50).tolist() == expected
+
+
+def test_facility_location_seldom_computes_a_row_again(monkeypatch):
+    """A fifth of the matrix fits, yet all that still matters does after a few choices."""
+    count = 500
+    x = torch.randn(count, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    unit = nn.functional.normalize(x)
+    computed = []
+
+    def similarity(rows):
+        computed.extend(rows.tolist())
+        return unit[rows] @ unit.T
+
+    monkeypatch.setattr(facility, "KEPT_BYTES", 8 * count**2 // 5)
+    chosen = facility.greedy_facility_location(similarity, count, 150)
+    assert chosen.tolist() == coresets.facility_location(x, 150).tolist()
+    # Once to begin with, and once or twice after the first choices.
+    assert len(computed) < 4 * count
 
 
 @pytest.mark.parametrize("trade_off", [1.0, 0.3, 4.0])
@@ -89,6 +108,27 @@ def test_glister(made, step_size):
     validation = (rng.normal(size=(20, D)), rng.normal(size=(20, C)), rng.integers(C, size=20))
     chosen = coresets.glister(h, z, y, 20, validation=validation, step_size=step_size)
     assert chosen.tolist() == slow.glister(h, z, y, 20, validation=validation, step_size=step_size)
+
+
+@pytest.mark.parametrize("picks_per_step", [1, 3])
+def test_glister_computes_few_gains_and_chooses_as_if_it_computed_all(
+    made, picks_per_step, monkeypatch
+):
+    h, z, _, y = made
+    monkeypatch.setattr(bilevel, "LIKELY", N)
+    settings = {"step_size": 0.02, "picks_per_step": picks_per_step}
+    expected = coresets.glister(h, z, y, 45, **settings).tolist()
+    computed = []
+    of_some = bilevel._Gains._computed
+
+    def counted(gains, rows):
+        computed.append(len(rows))
+        return of_some(gains, rows)
+
+    monkeypatch.setattr(bilevel, "LIKELY", 1)
+    monkeypatch.setattr(bilevel._Gains, "_computed", counted)
+    assert coresets.glister(h, z, y, 45, **settings).tolist() == expected
+    assert sum(computed) < N * 45 / picks_per_step / 2
 
 
 def test_glister_on_the_training_set_itself(made):

@@ -8,9 +8,11 @@ import torch
 from infobatch.checks import check_count
 from infobatch.coresets.chance import Indices
 from infobatch.coresets.checks import Array, as_floats, check_k, one_hot
-from infobatch.coresets.vectors import with_one
+from infobatch.coresets.vectors import OuterProducts, with_one
 
 Validation = tuple[Array, Array, Array]  # features, logits, labels
+LIKELY = 32  # gains computed first: the largest of them is close to the largest of all
+ROUNDING = 16  # times the precision of a float
 
 
 def glister(
@@ -47,22 +49,53 @@ def glister(
             "the training set has."
         )
     check_count(f"{call} picks_per_step", picks_per_step, "it counts choices")
-    available = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
+    gains = _Gains(OuterProducts(errors, inputs))
+    held_inputs, held_logits, targets = held_inputs.T, held_logits.T.contiguous(), targets.T
     chosen: list[int] = []
     while len(chosen) < k:
-        slope = (held_logits.softmax(1) - targets).T @ held_inputs / len(held_inputs)
-        gains = ((inputs @ slope.T) * errors).sum(1) + available
-        best = _largest(gains, min(picks_per_step, k - len(chosen)))
-        available[best] = -torch.inf
+        slope = (held_logits.softmax(0) - targets) @ held_inputs.T / held_inputs.shape[1]
+        best = gains.largest(slope, min(picks_per_step, k - len(chosen)))
         chosen += best.tolist()
-        held_logits -= step_size * (held_inputs @ inputs[best].T) @ errors[best]
+        held_logits -= step_size * errors[best].T @ (inputs[best] @ held_inputs)
     return np.array(chosen, np.int64)
 
 
-def _largest(gains: torch.Tensor, count: int) -> torch.Tensor:
-    if count == 1:
-        return gains.argmax()[None]
-    return gains.sort(descending=True, stable=True).indices[:count]
+class _Gains:
+    """⟨g_i, slope⟩ for a slope that changes a little at a time: few need to be recomputed.
+
+    A gain rises by at most ‖g_i‖ times the change of the slope, so an old gain gives an upper
+    bound. Only samples whose bound reaches the largest gain can be the next choice, and most
+    samples have a small gradient.
+    """
+
+    def __init__(self, gradients: OuterProducts) -> None:
+        self._gradients = gradients
+        self._lengths = gradients.squared_norms().sqrt()
+        self._bounds = torch.full_like(self._lengths, torch.inf)  # -inf once chosen
+        self._left = len(gradients)
+        self._slope: torch.Tensor | None = None
+
+    def largest(self, slope: torch.Tensor, count: int) -> torch.Tensor:
+        """Choose the samples with the largest gains; ties go to the lower index."""
+        moved = 0.0 if self._slope is None else float((slope - self._slope).norm())
+        rounding = ROUNDING * torch.finfo(slope.dtype).eps * float(slope.norm())
+        self._slope = slope
+        self._bounds += self._lengths * (moved + rounding)
+        likely = self._bounds.topk(min(self._left, max(count, LIKELY))).indices
+        self._bounds[likely] = self._computed(likely)
+        reached = self._bounds[likely].topk(count).values[-1]
+        candidates = (self._bounds >= reached).nonzero()[:, 0]
+        gains = self._computed(candidates)
+        self._bounds[candidates] = gains
+        best = candidates[gains.sort(descending=True, stable=True).indices[:count]]
+        self._bounds[best] = -torch.inf
+        self._left -= count
+        return best
+
+    def _computed(self, rows: torch.Tensor) -> torch.Tensor:
+        assert self._slope is not None
+        some = self._gradients.take(rows)
+        return ((some.right @ self._slope.T) * some.left).sum(1)
 
 
 def _layer(

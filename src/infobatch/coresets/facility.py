@@ -3,7 +3,8 @@
 The value of a set S is Σ_i max_{j ∈ S} s_ij: how well each sample is represented by the most
 similar chosen one. A sample's gain can only decrease as others are chosen (the value is
 submodular), so an old gain is an upper bound, and most gains need not be recomputed before the next
-choice (Minoux 1978).
+choice (Minoux 1978). The similarity s_ij matters only while it is above that of i to the most
+similar chosen sample, so a matrix that would not fit in memory soon has few entries worth keeping.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from infobatch.coresets.chance import Indices
 from infobatch.coresets.vectors import blocks
 
-MATRIX_BYTES = 2**31  # a larger similarity matrix is not kept, only the rows used last
+KEPT_BYTES = 2**31  # of similarities
 FIRST_BATCH, LARGEST_BATCH = 4, 512
 ROUNDING = 16  # times the precision of a float
 Similarity = Callable[[torch.Tensor], torch.Tensor]  # rows -> (len(rows), samples)
@@ -29,40 +30,50 @@ def greedy_facility_location(similarity: Similarity, count: int, k: int) -> Indi
 
     The first is the one most similar to all; ties go to the lowest index.
     """
-    rows = _Rows(similarity, count)
-    bounds, least = _first_gains(rows, count)
+    values = similarity(torch.tensor([0]))
+    fits = count * values.numel() * values.element_size() <= KEPT_BYTES
+    if fits:
+        similarity = _stored(similarity, values.new_empty(count, count))
+    bounds, least = _first_gains(similarity, count)
     best = int(bounds.argmax())
     chosen = np.empty(k, np.int64)
     chosen[0] = best
-    nearest = rows(torch.tensor([best]))[0].clone()
+    nearest = similarity(torch.tensor([best]))[0].clone()
+    rows = _Rows(similarity, nearest) if fits else _Remainders(similarity, nearest)
     bounds -= count * least  # from here on, upper bounds of the gains
     bounds[best] = -np.inf
     for position in range(1, k):
-        best = _next(rows, nearest, bounds)
+        best = _next(rows, bounds)
         chosen[position] = best
-        torch.maximum(nearest, rows(torch.tensor([best]))[0], out=nearest)
+        rows.choose(best)
         bounds[best] = -np.inf
     return chosen
 
 
-def _first_gains(rows: _Rows, count: int) -> tuple[Gains, float]:
+def _stored(similarity: Similarity, matrix: torch.Tensor) -> Similarity:
+    for block in blocks(len(matrix)):
+        matrix[block] = similarity(block)
+    return matrix.__getitem__
+
+
+def _first_gains(similarity: Similarity, count: int) -> tuple[Gains, float]:
     """Σ_i s_ij for each j, and the smallest similarity."""
     sums, least = np.empty(count), np.inf
     for block in blocks(count):
-        values = rows(block)
+        values = similarity(block)
         sums[block.numpy()] = values.sum(1, dtype=torch.float64).cpu().numpy()
         least = min(least, float(values.min()))
     return sums, least
 
 
-def _next(rows: _Rows, nearest: torch.Tensor, bounds: Gains) -> int:
+def _next(rows: _Rows, bounds: Gains) -> int:
     """The sample with the largest gain; updates the bounds of the candidates.
 
     Equal gains are not rare: two samples that are nearest only to each other have the same gain.
     Rounding must not decide, so gains that differ only by rounding count as equal.
     """
     fresh = np.zeros(len(bounds), bool)
-    rounding = ROUNDING * torch.finfo(nearest.dtype).eps
+    rounding = ROUNDING * torch.finfo(rows.nearest.dtype).eps
     size = FIRST_BATCH
     while True:
         largest = float(bounds.max())
@@ -74,53 +85,79 @@ def _next(rows: _Rows, nearest: torch.Tensor, bounds: Gains) -> int:
         candidates = np.argpartition(bounds, len(bounds) - size)[-size:]
         candidates = candidates[~fresh[candidates] & (bounds[candidates] > -np.inf)]
         stale = np.union1d(stale[:LARGEST_BATCH], candidates)
-        gains = (rows(torch.from_numpy(stale)) - nearest).clamp_min_(0).sum(1, dtype=torch.float64)
-        bounds[stale] = gains.cpu().numpy()
+        bounds[stale] = rows.gains(stale)
         fresh[stale] = True
         size = min(2 * size, LARGEST_BATCH)
 
 
 class _Rows:
-    """Rows of the similarity matrix: all of them, or as many as fit, computed on demand."""
+    """Rows of the similarity matrix, compared with the chosen samples.
 
-    def __init__(self, similarity: Similarity, count: int) -> None:
+    ``nearest`` is the similarity of each sample to the most similar chosen one.
+    """
+
+    def __init__(self, similarity: Similarity, nearest: torch.Tensor) -> None:
+        self.nearest = nearest
         self._similarity = similarity
-        slots = min(count, max(2 * LARGEST_BATCH, MATRIX_BYTES // (4 * count)))
-        self._stored: torch.Tensor | None = None
-        self._slots, self._next_slot = slots, 0
-        self._slot_of = np.full(count, -1)
-        self._row_in = np.full(slots, -1)
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        numbers = rows.numpy()
-        missing = numbers[self._slot_of[numbers] < 0]
-        if not len(missing):
-            return self._from_stored(numbers)
-        computed = self._similarity(torch.from_numpy(missing))
-        if len(missing) == len(numbers):
-            self._store(missing, computed)
-            return computed
-        result = computed.new_empty(len(numbers), computed.shape[1])
-        is_stored = torch.from_numpy(self._slot_of[numbers] >= 0)
-        result[is_stored] = self._from_stored(numbers[self._slot_of[numbers] >= 0])
-        result[~is_stored] = computed
-        self._store(missing, computed)
-        return result
+    def gains(self, numbers: Indices) -> Gains:
+        """Σ_i max(0, s_ij − nearest_i) for some samples j."""
+        excess = (self._similarity(torch.from_numpy(numbers)) - self.nearest).clamp_min_(0)
+        return excess.sum(1, dtype=torch.float64).cpu().numpy()
 
-    def _from_stored(self, numbers: Indices) -> torch.Tensor:
-        assert self._stored is not None
-        if len(numbers) == 1:
-            return self._stored[self._slot_of[numbers[0]]][None]
-        return self._stored[torch.from_numpy(self._slot_of[numbers])]
+    def choose(self, number: int) -> None:
+        """Add a sample to the chosen ones."""
+        row = self._similarity(torch.tensor([number]))[0]
+        torch.maximum(self.nearest, row, out=self.nearest)
 
-    def _store(self, numbers: Indices, computed: torch.Tensor) -> None:
-        if self._stored is None:
-            self._stored = computed.new_empty(self._slots, computed.shape[1])
-        numbers, computed = numbers[-self._slots :], computed[-self._slots :]
-        slots = (self._next_slot + np.arange(len(numbers))) % self._slots
-        self._next_slot = int(slots[-1] + 1) % self._slots
-        forgotten = self._row_in[slots]
-        self._slot_of[forgotten[forgotten >= 0]] = -1  # evict the oldest
-        self._row_in[slots] = numbers
-        self._slot_of[numbers] = slots
-        self._stored[torch.from_numpy(slots)] = computed
+
+class _Remainders(_Rows):
+    """Rows without the entries that can no longer add to a gain.
+
+    ``nearest`` never decreases, so an entry that does not exceed it now never will. Few do after
+    the first choices, so that most rows can be kept, and the others are computed when needed.
+    """
+
+    def __init__(self, similarity: Similarity, nearest: torch.Tensor) -> None:
+        super().__init__(similarity, nearest)
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the oldest first
+        self._bytes = 0
+
+    def gains(self, numbers: Indices) -> Gains:
+        """Σ_i max(0, s_ij − nearest_i) for some samples j."""
+        positions, values = zip(*self._entries(numbers), strict=True)
+        lengths = torch.tensor([len(row) for row in positions], device=self.nearest.device)
+        excess = (torch.cat(values) - self.nearest[torch.cat(positions)]).clamp_min_(0).double()
+        sums = excess.new_zeros(len(numbers))
+        return sums.index_add_(0, torch.repeat_interleave(lengths), excess).cpu().numpy()
+
+    def choose(self, number: int) -> None:
+        """Add a sample to the chosen ones."""
+        [(positions, values)] = self._entries(np.array([number]))
+        self.nearest[positions] = torch.maximum(self.nearest[positions], values)
+
+    def _entries(self, numbers: Indices) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The positions and values of the entries of each row that exceed ``nearest``."""
+        missing = [number for number in numbers.tolist() if number not in self._kept]
+        computed = {}
+        if missing:
+            rows = self._similarity(torch.tensor(missing))
+            for number, row in zip(missing, rows, strict=True):
+                positions = (row > self.nearest).nonzero()[:, 0].int()
+                computed[number] = positions, row[positions]
+        entries = [
+            computed[number] if number in computed else self._kept[number]
+            for number in numbers.tolist()
+        ]
+        self._keep(computed)
+        return entries
+
+    def _keep(self, computed: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self._kept |= computed
+        self._bytes += sum(_size(row) for row in computed.values())
+        while self._bytes > KEPT_BYTES:
+            self._bytes -= _size(self._kept.pop(next(iter(self._kept))))
+
+
+def _size(row: tuple[torch.Tensor, torch.Tensor]) -> int:
+    return sum(part.numel() * part.element_size() for part in row)

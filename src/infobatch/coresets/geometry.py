@@ -9,6 +9,7 @@ import torch
 
 from infobatch.coresets.chance import Indices
 from infobatch.coresets.checks import Array, as_floats, as_probabilities, check_k
+from infobatch.coresets.vectors import by_columns
 
 ROUNDING = 16  # times the precision of a float: smaller distances are zero
 SMALLEST_PROBABILITY = 1e-12  # its logarithm is finite
@@ -24,13 +25,13 @@ def herding(features: Array, k: int) -> Indices:
     values = as_floats("herding()", "features", features, ndim=(2,))
     k = check_k("herding()", k, len(values))
     # Relative to the mean, the target is 0: the next one has the smallest ‖Σ chosen + x‖.
-    values = values - values.mean(0)
+    values = by_columns(values - values.mean(0))
     costs = values.square().sum(1)
     chosen = np.empty(k, np.int64)
     for position in range(k):
         best = int(costs.argmin())
         chosen[position] = best
-        costs += 2 * (values @ values[best])
+        costs += 2 * (values @ values[best].contiguous())
         costs[best] = torch.inf
     return chosen
 
@@ -47,13 +48,13 @@ def k_center(features: Array, k: int, *, first: int | None = None) -> Indices:
     call = "k_center()"
     values = as_floats(call, "features", features, ndim=(2,))
     k = check_k(call, k, len(values))
-    values = values - values.mean(0)
+    values = by_columns(values - values.mean(0))
     squares = values.square().sum(1)
     start = int(squares.argmin()) if first is None else _check_first(call, first, len(values))
 
     def distances(center: int) -> torch.Tensor:
-        both = squares + squares[center]
-        return _without_rounding(torch.addmv(both, values, values[center], alpha=-2), both)
+        both, row = squares + squares[center], values[center].contiguous()
+        return _without_rounding(torch.addmv(both, values, row, alpha=-2), both)
 
     return _farthest_first(distances, len(values), k, start)
 

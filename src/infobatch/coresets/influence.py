@@ -14,7 +14,7 @@ import torch
 
 from infobatch.coresets.chance import Indices
 from infobatch.coresets.checks import Array, as_probabilities, check_k
-from infobatch.coresets.vectors import OuterProducts, last_layer_gradients
+from infobatch.coresets.vectors import OuterProducts, by_columns, last_layer_gradients
 
 Validation = tuple[Array, Array, Array]  # features, probabilities, labels
 PRECISION = 1e-6
@@ -118,4 +118,4 @@ def _parameter_changes(
 def _solved(matrix: torch.Tensor, rows: torch.Tensor, damping: float) -> torch.Tensor:
     damped = matrix + damping * torch.eye(len(matrix)).to(matrix)
     solved: torch.Tensor = torch.linalg.solve(damped, rows.T)
-    return solved.T
+    return by_columns(solved.T)

@@ -68,7 +68,7 @@ class Dense:
 
     def unit(self) -> Dense:
         """The same directions with length 1."""
-        return Dense(self.matrix * _inverse_lengths(self.squared_norms())[:, None])
+        return Dense(by_columns(self.matrix * _inverse_lengths(self.squared_norms())[:, None]))
 
     def inner_with_sum(self) -> torch.Tensor:
         """The product of each with the sum of all."""
@@ -131,8 +131,13 @@ def last_layer_gradients(features: Array, probabilities: Array, labels: Array) -
 
 
 def with_one(features: torch.Tensor) -> torch.Tensor:
-    """[1, h] for each row h: the factors of the bias and the weights."""
-    return torch.cat([features.new_ones(len(features), 1), features], dim=1)
+    """[1, h] for each row h: the factors of the bias and the weights, stored by columns."""
+    return torch.cat([features.new_ones(1, len(features)), features.T]).T
+
+
+def by_columns(matrix: torch.Tensor) -> torch.Tensor:
+    """The same matrix, stored by columns: its product with a contiguous vector takes half the time."""
+    return matrix.T.contiguous().T
 
 
 def as_vectors(call: str, name: str, value: Array | Vectors) -> Vectors:
