@@ -52,6 +52,9 @@ def full_data_rates(name, steps_per_epoch):
     return rates
 
 
+@pytest.mark.filterwarnings(
+    "ignore:The epoch parameter in `scheduler.step"
+)  # torch 2.6's SequentialLR
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("delta", [0.7, 1.0])
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_each_rank_writes_its_own_samples(tmp_path, suffix):
         columns = columns_of(tmp_path / f"rank-{rank}{suffix}")
         assert columns["index"].tolist() == list(range(rank, SIZE, 2))
         assert np.array_equal(columns["score"], scores.numpy())
-        together[rank::2] = scores
+        together[rank::2] = scores.numpy()
         alone = infobatch.Pruner(SIZE, EPOCHS, initial_scores=tmp_path / f"rank-{rank}{suffix}")
         assert alone.scores.isnan().sum() == len(range(1 - rank, SIZE, 2))
 

@@ -114,13 +114,17 @@ def gradients(wrap, *, world_size, accumulate=1, bf16=False, sharded=False):
     return {"gradients": torch.stack(seen), "made": train_data.savings.epochs[1].made}
 
 
+# torch 2.6's FSDP2 records events, which its streams of a CPU do not have.
+HAS_FSDP2 = hasattr(torch.cpu.Stream, "record_event")
+
+
 def models(out):
     """DDP and FSDP2, plain, accumulating under no_sync, in bfloat16, with sharded scores."""
     init()
     world_size = dist.get_world_size()
     return {
         "ddp": gradients(DistributedDataParallel, world_size=world_size),
-        "fsdp2": gradients(fsdp2, world_size=world_size),
+        "fsdp2": gradients(fsdp2, world_size=world_size) if HAS_FSDP2 else None,
         "accumulate": gradients(DistributedDataParallel, world_size=world_size, accumulate=2),
         "bf16": gradients(DistributedDataParallel, world_size=world_size, bf16=True),
         "sharded": gradients(DistributedDataParallel, world_size=world_size, sharded=True),
