@@ -77,6 +77,9 @@ def test_the_length_is_part_of_the_advice():
     sentence = sentence_of(runs, wording=Wording(epochs=30))
     assert sentence.startswith("Use `mean` for 24 epochs: as good as full data at 44% less compute")
     assert sentence_of(runs).startswith("Use `mean` for 0.8 × the epochs: ")
+    sentence = sentence_of(runs, wording=Wording(epochs=3))
+    assert sentence.startswith("Use `mean` for 2.4 epochs: "), "not the 2 that it would round to"
+    assert sentence_of(runs, wording=Wording(epochs=5)).startswith("Use `mean` for 4 epochs: ")
 
 
 def test_use_although_the_gate_is_not_clear():

@@ -12,6 +12,8 @@ from infobatch.lab.stats.outcome import decimals, described
 from infobatch.lab.stats.precision import SeedRange
 from infobatch.lab.stats.saving import Saving, percent
 
+FEW_EPOCHS = 20  # below, a fraction of an epoch matters
+
 
 @dataclass(frozen=True)
 class Wording:
@@ -139,7 +141,8 @@ class Sentences:
     def _length(self, length: float) -> str:
         share = length / self.longest
         if self.wording.epochs:
-            return f"{round(share * self.wording.epochs)} epochs"
+            digits = 1 if self.wording.epochs < FEW_EPOCHS else 0
+            return f"{share * self.wording.epochs:.{digits}f}".removesuffix(".0") + " epochs"
         return f"{share:.2g} × the epochs"
 
     def _amount(self, value: float) -> str:
