@@ -226,7 +226,9 @@ class Arm:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the run itself will warn
                 # Enough epochs to meet any budget; the real number depends on the task.
-                Pruner(100, 1000, policy=policy, labels=np.arange(100), **self.limits)
+                Pruner(
+                    100, 1000, policy=policy, delta=self.delta, labels=np.arange(100), **self.limits
+                )
         except (TypeError, ValueError) as error:
             message = str(error)
             if not message.startswith("--arms"):
