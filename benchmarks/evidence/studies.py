@@ -93,6 +93,12 @@ def coreset_arms() -> str:
     )
 
 
+def budget_arms() -> str:
+    """The dynamic methods of the paper's Table 1 at the shares that a coreset leaves out, and our own."""
+    rules = ("random:rescale=False", "epsilon_greedy", "ucb", "mean", "importance:floor=0.1")
+    return ",".join(f"{rule}:save={1 - share:.1f}:delta=1.0" for share in SHARES for rule in rules)
+
+
 def frontier_study(
     task: str,
     headline: str,
@@ -245,7 +251,7 @@ STUDIES = (
         "images of Fashion-MNIST at 14 × 14, shifted and flipped, a small CNN, 20 epochs, one learning rate for all. What choosing costs is counted in the passes: a negative saving means that choosing the subset "
         "cost more than training on it saved. `influence` and `glister` choose without a held-out set.",
         "fashion",
-        f"full,infobatch,quantile,random,{coreset_arms()}",
+        f"full,infobatch,quantile,random,{coreset_arms()},{budget_arms()}",
         3,
         options=("epochs=20",),
     ),
