@@ -47,7 +47,9 @@ def test_a_budget_and_other_limits_are_options_of_every_rule(tmp_path):
     assert policy(arm) == QuantilePrune(), "none of them is the policy's"
     assert not Arm("random:save=0.3").follows, "it has a budget of its own"
     parse_arms("full,importance:save=0.7:delta=1.0")  # with all epochs pruned
-    with pytest.raises(ValueError, match=r"save=0\.7 is not possible in 1000 epochs: at most 0\.66"):
+    with pytest.raises(
+        ValueError, match=r"save=0\.7 is not possible in 1000 epochs: at most 0\.66"
+    ):
         parse_arms("full,importance:save=0.7")
     results = compare(tmp_path, "full,mean:save=0.3", 1, TINY)
     assert results["runs"][-1]["saved_fraction"] == pytest.approx(0.3, abs=0.02)
