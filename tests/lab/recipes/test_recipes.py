@@ -213,7 +213,7 @@ def test_missing_data_say_how_to_get_them(name, folder, monkeypatch):
         (
             "fashion",
             {"colour": "red"},
-            "Recipe 'fashion' has no option 'colour'. Expected one of optimizer, mix, score, epochs.",
+            "Recipe 'fashion' has no option 'colour'. Expected one of optimizer, mix, score, epochs, network.",
         ),
         (
             "diffusion",
@@ -274,11 +274,24 @@ def test_cifar10_networks_and_sizes(network, parameters):
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
+@pytest.mark.parametrize(
+    ("options", "parameters"),
+    [({}, 33_338), ({"network": "cnn"}, 33_338), ({"network": "small_resnet"}, 77_754)],
+)
+def test_fashion_networks(options, parameters):
+    task = load_task("fashion", options=options)
+    model = task.model()
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    images = task.data()[0].tensors[0][:2]
+    assert model(images).shape == (2, 10)
+
+
 @needs_data("cifar10")
 @needs_data("covertype")
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
+        ("fashion", {"network": "resnet"}, "network='resnet' is not one of cnn, small_resnet."),
         ("cifar10", {"images": "0"}, "images=0 must be an integer from 1 to 50,000."),
         ("cifar10", {"images": "50001"}, "images=50001 must be an integer from 1 to 50,000."),
         ("cifar10", {"epochs": "0"}, "epochs=0 must be an integer >= 1."),

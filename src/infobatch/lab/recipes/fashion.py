@@ -6,7 +6,9 @@ the comparison can tell; many test images, since they cost little.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,20 +19,30 @@ from torch.utils.data import Dataset
 
 from infobatch.lab.datasets import fashion
 from infobatch.lab.datasets.tensors import Tensors
-from infobatch.lab.options import number_from
+from infobatch.lab.options import number_from, one_of
 from infobatch.lab.recipes.augmentation import shifted_and_flipped
 from infobatch.lab.recipes.image_classification import ImageClassification
+from infobatch.lab.recipes.image_networks import resnet
 
 NUM_TRAIN = 5_000
 MOST_SHIFT = 1
-WIDTH = 16
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "cnn": partial(fashion.small_cnn, 16),
+    "small_resnet": partial(resnet, (16, 32, 64), colours=1),
+}
 
 
 @dataclass
 class Recipe(ImageClassification):
-    """A small CNN on images of half the size, SGD by default; option ``epochs``."""
+    """Images of half the size, SGD by default.
+
+    Options:
+        epochs: 40 unless set.
+        network: ``cnn`` of 33,338 parameters, or ``small_resnet`` of 77,754.
+    """
 
     epochs: int = 40
+    network: str = "cnn"
 
     evaluate_every = 10
     margin = 0.5
@@ -38,6 +50,7 @@ class Recipe(ImageClassification):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        one_of("network", self.network, tuple(NETWORKS))
         number_from("epochs", self.epochs, 1)
 
     @property
@@ -57,8 +70,8 @@ class Recipe(ImageClassification):
         )
 
     def model(self) -> nn.Module:
-        """Four convolutions and a linear layer."""
-        return fashion.small_cnn(WIDTH).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+        """The chosen network."""
+        return NETWORKS[self.network]().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def prepare(self, images: torch.Tensor) -> torch.Tensor:
         """Use the memory format in which convolutions are fastest here."""

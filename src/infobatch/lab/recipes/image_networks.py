@@ -1,4 +1,4 @@
-"""Small networks for colour images of 32 × 32 pixels, by name."""
+"""Small networks for images; for colour images of 32 × 32 pixels, by name."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Sequent
     return nn.Sequential(layer, nn.BatchNorm2d(outputs))
 
 
-def resnet(widths: tuple[int, ...], num_classes: int = 10) -> nn.Sequential:
+def resnet(widths: tuple[int, ...], colours: int = 3, num_classes: int = 10) -> nn.Sequential:
     """A stem with stride 2 and one block per width, each after the first at half the size."""
     blocks = [
         ResidualBlock(widths[max(number - 1, 0)], width, 2 if number else 1)
         for number, width in enumerate(widths)
     ]
     return nn.Sequential(
-        convolution(3, widths[0], 3, 2),
+        convolution(colours, widths[0], 3, 2),
         nn.ReLU(inplace=True),
         *blocks,
         nn.AdaptiveAvgPool2d(1),
