@@ -3,6 +3,7 @@ import pytest
 
 import infobatch
 from infobatch.policies import DynUncPrune
+from infobatch.policies.dyn_unc import Uncertainty
 from remembered import kept_by, losses_by_epoch, samples_after
 
 SIZE = 80
@@ -65,3 +66,13 @@ def test_errors():
         ValueError, match=r"DynUncPrune\(window=…\) got 1, expected an integer >= 2"
     ):
         DynUncPrune(window=1)
+
+
+@pytest.mark.parametrize("loss", [0.0, 200.0])  # p(label) = 1 and, in float32, 0
+def test_samples_that_never_change_stay_tied(loss):
+    scores = np.full(1_003, loss, np.float32)
+    track = Uncertainty(10)
+    columns = track.begin(scores)
+    for epoch in range(12):
+        columns = track.fold(columns, scores, epoch)
+    assert (columns["uncertainty"] == 0).all()

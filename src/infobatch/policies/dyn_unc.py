@@ -60,13 +60,13 @@ class Uncertainty:
 def _spread(windows: npt.NDArray[Any]) -> FloatArray:
     """The standard deviation of each row."""
     length = windows.shape[1]
-    deviations = windows.T.copy()  # numpy is slow on short rows
-    means = np.add.reduce(deviations, axis=0)
-    means *= np.float32(1 / length)
-    deviations -= means
+    # One product subtracts the means and transposes (numpy is slow on short rows). In whole numbers,
+    # so that a window of ones or zeros has a spread of exactly 0: such samples stay tied.
+    centring = length * np.eye(length, dtype=np.float32) - np.float32(1)
+    deviations = centring @ windows.T  # length times too large
     np.square(deviations, out=deviations)
-    spread: FloatArray = np.add.reduce(deviations, axis=0, out=means)
-    spread *= np.float32(1 / (length - 1))
+    spread: FloatArray = np.add.reduce(deviations, axis=0)
+    spread *= np.float32(1 / (length * length * (length - 1)))
     return np.sqrt(spread, out=spread)
 
 
