@@ -110,6 +110,8 @@ def demo_block() -> str:
 def study_page(study: Study) -> str:
     """A whole page."""
     results = read_results(STORED / study.name)
+    has_subsets = any(map(is_coreset, results["arms"]))
+    subsets = [*coreset_table(results, study.paper), ""] if has_subsets else []
     lines = [f"# {study.title}", "", study.says, ""]
     if study.has_curve:
         lines += [f"![quality against cost](../images/{study.name}.png)", ""]
@@ -118,7 +120,7 @@ def study_page(study: Study) -> str:
         "",
         *table(results, every_length=study.has_curve, paper=study.paper),
         "",
-        *([*coreset_table(results), ""] if any(map(is_coreset, results["arms"])) else []),
+        *subsets,
         how_it_was_made(results),
         "",
         f"Repeat it: `{results['command']}`. Raw data: `benchmarks/results/{study.name}/results.json`, in "

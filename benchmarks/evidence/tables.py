@@ -29,16 +29,29 @@ def finding(results: dict[str, Any]) -> str:
     if len(results["lengths"]) > 1:
         return headline(results)
     digits, unit = decimals(results["margin"]), f" {results['unit']}" if results["unit"] else ""
-    parts = []
-    for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
-        to_full = (points(results).get((row.arm, row.length)) or {}).get("to_full")
-        if to_full is not None and not is_coreset(row.arm):
-            name = name_of(row, results).partition(" (")[0]
-            parts.append(
-                f"{name} {signed(to_full['mean'], digits)} ({row.saved_fraction:.0%} saved)"
-            )
-    words = f"Against all data, in{unit}: {'; '.join(parts)}."
-    return words + better_than_chance(results)
+    rows = [
+        (points(results)[row.arm, row.length]["to_full"]["mean"], row)
+        for row in summarise(map(read_record, results["runs"]), arms=results["arms"])
+        if (points(results).get((row.arm, row.length)) or {}).get("to_full")
+    ]
+    pruned = [(mean, row) for mean, row in rows if not is_coreset(row.arm)]
+    of_many = len(pruned) < len(rows)  # a table of subsets has many rules, too
+    parts = [
+        f"{name_of(row, results).partition(' (')[0]} {signed(mean, digits)} ({row.saved_fraction:.0%} saved)"
+        for mean, row in (best_by_saving(pruned) if of_many else pruned)
+    ]
+    which = ", the best rule at each saving" if of_many else ""
+    return f"Against all data, in{unit}{which}: {'; '.join(parts)}." + better_than_chance(results)
+
+
+def best_by_saving(rows: Iterable[tuple[float, Summary]]) -> list[tuple[float, Summary]]:
+    """Of rows that save the same share, in whole percent, the one with the largest difference."""
+    best: dict[str, tuple[float, Summary]] = {}
+    for mean, row in rows:
+        saving = f"{row.saved_fraction:.0%}"
+        if saving not in best or mean > best[saving][0]:
+            best[saving] = mean, row
+    return list(best.values())
 
 
 def better_than_chance(results: dict[str, Any]) -> str:
@@ -200,16 +213,18 @@ def how_it_was_made(results: dict[str, Any]) -> str:
     return "; ".join(parts) + "."
 
 
-def coreset_table(results: dict[str, Any]) -> list[str]:
-    """A row for each method of choosing a subset, a column for each share."""
+def coreset_table(results: dict[str, Any], paper: Mapping[str, str] | None = None) -> list[str]:
+    """A row for each method of choosing a subset, a column for each share.
+
+    ``paper`` has the paper's own figures by ``coreset:METHOD``.
+    """
     digits = decimals(results["margin"])
     by_method = coresets_by_method(results)
     shares = sorted({share for cells in by_method.values() for share in cells}, reverse=True)
     columns = [f"{float(share):.0%} of the data" for share in shares]
-    lines = [
-        f"| chosen before training | {' | '.join(columns)} | passes saved | below random |",
-        "|---" * (len(shares) + 3) + "|",
-    ]
+    columns = ["chosen before training", *columns, "passes saved", "below random"]
+    columns += ["in the paper"] if paper else []
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     chance = by_method.get("random", {})
     for method, cells in by_method.items():
         metrics = [cells[share].metric if share in cells else None for share in shares]
@@ -222,7 +237,9 @@ def coreset_table(results: dict[str, Any]) -> list[str]:
             for share in shares
             if share in cells and share in chance and is_worse(cells[share], chance[share])
         ]
-        lines.append(f"| `{method}` | {' | '.join(words)} | {saved} | {', '.join(worse) or '–'} |")
+        row = [f"`{method}`", *words, saved, ", ".join(worse) or "–"]
+        row += [paper.get(f"coreset:{method}", "–")] if paper else []
+        lines.append(f"| {' | '.join(row)} |")
     return lines
 
 
