@@ -87,7 +87,7 @@ def install(python: str, torch: str, folder: Path) -> str:
     requirement = "torch" if torch == NEWEST else f"torch=={torch}"
     for command in (
         [interpreter(python), "-m", "venv", str(folder / "venv")],
-        [fresh, "-m", "pip", "install", "--quiet", requirement, *NEEDED, str(ROOT)],
+        [fresh, "-m", "pip", "install", "--quiet", "--no-compile", requirement, *NEEDED, str(ROOT)],
     ):
         try:
             run = subprocess.run(

@@ -230,7 +230,9 @@ def coreset_table(results: dict[str, Any], paper: Mapping[str, str] | None = Non
         metrics = [cells[share].metric if share in cells else None for share in shares]
         words = [mean_and_deviation(metric, digits) if metric else "–" for metric in metrics]
         saved = ", ".join(
-            f"{cells[share].saved_fraction:.0%}" for share in shares if share in cells
+            f"{cells[share].saved_fraction:.0%}".replace("-", "−")
+            for share in shares
+            if share in cells
         )
         worse = [
             f"{float(share):.0%}"
