@@ -59,7 +59,7 @@ def written_pages() -> Iterator[tuple[Path, str]]:
     """Every page with the text that it should have."""
     for page, rows in (
         (ROOT / "README.md", headline_table(frontiers("docs/results/"))),
-        (PAGES / "seconds.md", seconds_table(frontiers(""))),
+        (PAGES / "seconds.md", seconds_table(curves(""))),
     ):
         yield page, with_block(page, "\n".join(rows) + "\n")
     yield PAGES / "demo.md", with_block(PAGES / "demo.md", demo_block())
@@ -83,11 +83,18 @@ def figures() -> Iterator[tuple[Path, Path]]:
             yield folder, PICTURES / f"{'frontier' if study == DEMO else study.name}.png"
 
 
-def frontiers(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each stored frontier: its name, its page, which is in ``folder``, and its results."""
+def curves(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each stored comparison with lengths: its name, its page, which is in ``folder``, and its results."""
     for study in STUDIES:
-        if study.headline and (STORED / study.name / "results.json").exists():
-            yield study.headline, f"{folder}{study.name}.md", read_results(STORED / study.name)
+        if study.has_curve and (STORED / study.name / "results.json").exists():
+            name = study.headline or study.title
+            yield name, f"{folder}{study.name}.md", read_results(STORED / study.name)
+
+
+def frontiers(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Those of them that are a row of the README's table."""
+    headlines = {study.headline for study in STUDIES if study.headline}
+    return (row for row in curves(folder) if row[0] in headlines)
 
 
 def demo_block() -> str:

@@ -201,7 +201,9 @@ def architecture_study(network: str, title: str, optimizer: str) -> Study:
     )
 
 
-def few_epochs_study(task: str, title: str, rows: str) -> Study:
+def few_epochs_study(
+    task: str, title: str, rows: str, *, more_arms: str = "", headline: str = ""
+) -> Study:
     """Where the first epoch is a third of the training: pruned cold, from warm scores, and within the batch."""
     name = f"few-epochs-{task}"
     warm = f"mean:scores={SCORES.format(name)}:delta=1.0"
@@ -214,11 +216,12 @@ def few_epochs_study(task: str, title: str, rows: str) -> Study:
         "it, the scoring counted as a third of a pass. All data for fewer epochs is shorter training. The grid was moved down after a look "
         "at one validation split and, by accident, at the test losses of seed 0 with rate 0.004.",
         task,
-        f"full,infobatch:delta=1.0,{warm},stream:keep=0.5",
+        f"full,infobatch:delta=1.0,{warm},stream:keep=0.5{more_arms}",
         3,
         LENGTHS,
         "0.001,0.002,0.004",
         ("count=512", "epochs=3"),
+        headline=headline,
     )
 
 
@@ -292,7 +295,13 @@ STUDIES = (
         noise=f"{NOISE}:gradient=root",
         rate_seeds=2,
     ),
-    few_epochs_study("alpaca", "Alpaca", "512 rows of Alpaca"),
+    few_epochs_study(
+        "alpaca",
+        "Alpaca",
+        "512 rows of Alpaca",
+        more_arms=f",random,quantile:delta=1.0,{NOISE}",
+        headline="Alpaca (instruction tuning), AdamW, 3 epochs",
+    ),
     few_epochs_study("gsm8k", "GSM8K", "512 problems of GSM8K"),
     Study(
         "table9-alpaca",

@@ -132,8 +132,8 @@ def finished_seeds(results: dict[str, Any]) -> list[int]:
 
 
 def saving_of(rule: str, results: dict[str, Any]) -> str:
-    """What the first arm with a rule saves at equal quality, trained for all epochs."""
-    arm = next(arm for arm in results["arms"] if arm.partition(":")[0] == rule)
+    """What the first arm with a rule saves at equal quality, trained for all epochs; – if it has no runs yet."""
+    arm = next((arm for arm in results["arms"] if arm.partition(":")[0] == rule), None)
     saving = (points(results).get((arm, 1.0)) or {}).get("saving")
     return "–" if saving is None else saving["text"]
 
@@ -159,7 +159,7 @@ def seconds_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]:
             saved = 1 - row.cpu_seconds / full.cpu_seconds
             cells = [
                 f"[{name}]({page})",
-                f"`{row.arm}`",
+                f"`{typed(row.arm)}`",
                 f"{row.saved_fraction:.1%}",
                 f"{saved:.1%}",
             ]
