@@ -2,7 +2,8 @@
 
     python benchmarks/screen.py VARIANTS.txt --task fashion --seeds 100 101 102 --jobs 2 --out FILE.json
 
-VARIANTS.txt has a line per variant: an arm as in ``infobatch compare --arms``, a length and a learning rate.
+VARIANTS.txt has a line per variant: an arm as in ``infobatch compare --arms``, a length and a learning rate. An arm
+that ends with ``+steps`` scales its steps instead of its gradients, for optimizers that ignore a gradient's scale.
 Finished runs are not repeated: run the same command to resume, with more variants or seeds if you like.
 A screen finds candidates. What it finds is confirmed by ``infobatch compare`` on seeds that it did not use.
 """
@@ -25,10 +26,29 @@ from infobatch.files import write_atomically
 from infobatch.lab.options import parse_options
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.run.machine import versions
-from infobatch.lab.run.settings import settings_of
+from infobatch.lab.run.settings import RunSettings, settings_of
 from infobatch.lab.run.training import Run
-from infobatch.lab.task import load_task
+from infobatch.lab.task import Task, load_task
 from infobatch.policies import BiasedPolicyWarning
+
+SCALED = "+steps"
+
+
+class ScaledSteps(Run):
+    """A run whose learning rate is multiplied by the mean weight of the epoch's samples."""
+
+    def __init__(self, task: Task, settings: RunSettings, folder: Path) -> None:
+        super().__init__(task, settings, folder)
+        self.optimizer.register_step_pre_hook(lambda *_: self.scale(self.mean_weight))
+        self.optimizer.register_step_post_hook(lambda *_: self.scale(1 / self.mean_weight))
+
+    @property
+    def mean_weight(self) -> float:
+        return self.num_samples / len(self.train_data.plan.order)
+
+    def scale(self, factor: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] *= factor
 
 
 def main() -> None:
@@ -70,14 +90,16 @@ def one_run(arguments: argparse.Namespace, arm: str, length: float, rate: float,
     warnings.simplefilter("ignore", BiasedPolicyWarning)
     options = parse_options(arguments.set)
     task = load_task(arguments.task, data=arguments.data, smoke=False, options=options)
-    Arm(arm).check()
+    rule = arm.removesuffix(SCALED)
+    Arm(rule).check()
     more = {} if arguments.epochs is None else {"epochs": arguments.epochs}
     settings = settings_of(
-        task, arm=arm, seed=seed, length=length, learning_rate=rate, options=options, **more
+        task, arm=rule, seed=seed, length=length, learning_rate=rate, options=options, **more
     )
     folder = Path(tempfile.mkdtemp())
     try:
-        result = Run(task, settings, folder).train(lambda standing: None)
+        kind = Run if arm == rule else ScaledSteps
+        result = kind(task, settings, folder).train(lambda standing: None)
     finally:
         shutil.rmtree(folder)
     print(arm, length, rate, seed, result.metric, f"{result.saved_fraction:.3f}", flush=True)

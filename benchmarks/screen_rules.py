@@ -12,6 +12,7 @@ from infobatch.policies.base import Samples
 from infobatch.policies.gradient import gradient_size
 from infobatch.policies.importance import Histogram, ImportancePrune, largest_slope
 from infobatch.policies.mean import MeanPrune
+from infobatch.policies.noise import NoisePrune
 from infobatch.policies.random import RandomPrune
 
 
@@ -104,3 +105,15 @@ class ChangingMean(Changing):
 class ChangingRandom(Changing):
     def strata(self, samples: Samples) -> Strata:
         return RandomPrune(ratio=self.ratio_now(samples)).strata(samples)
+
+
+@dataclass(frozen=True)
+class PartlyWeighted(NoisePrune):
+    """The noise budget with weights p^−power: 1 is unbiased, 0 trains more on what is hard."""
+
+    power: float = 0.5
+    biased: ClassVar[bool] = True
+
+    def strata(self, samples: Samples) -> Strata:
+        exact = super().strata(samples)
+        return replace(exact, weights=tuple(share**-self.power for share in exact.keep))
