@@ -206,10 +206,18 @@ def how_it_was_made(results: dict[str, Any]) -> str:
     if count < stated:
         seeds += f" of {stated}, the others not finished yet"
     unit = f" {results['unit']}" if results["unit"] else ""
-    parts = [f"{seeds}, margin {results['margin']:g}{unit}"]
+    parts = [f"{seeds}, a margin of {results['margin']:g}{unit}"]
     if results["chosen_rates"]:
         rates = ", ".join(f"{rate:g}" for rate in results["learning_rates"])
         parts.append(f"each arm's learning rate from {rates} by validation splits")
+        edges = {min(results["learning_rates"]), max(results["learning_rates"])}
+        at_edge = [
+            f"`{typed(arm)}` {rate:g}"
+            for arm, rate in results["chosen_rates"].items()
+            if rate in edges
+        ]
+        if at_edge:
+            parts.append(f"an end of that grid was best for {', '.join(at_edge)}")
     return "; ".join(parts) + "."
 
 
