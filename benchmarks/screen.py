@@ -64,10 +64,12 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = [line.split("#")[0].split() for line in arguments.variants.read_text().splitlines()]
     variants = [(arm, float(length), float(rate)) for arm, length, rate in filter(None, lines)]
-    results = {"runs": []}
+    results = {"commands": [], "runs": []}
     if arguments.out.exists():
         results = json.loads(arguments.out.read_text())
-    results["command"] = f"python benchmarks/screen.py {' '.join(sys.argv[1:])}"
+    command = f"python benchmarks/screen.py {' '.join(sys.argv[1:])}"
+    if command not in results["commands"]:
+        results["commands"].append(command)
     results["versions"] = versions()
     key = ("arm", "length", "learning_rate", "seed")
     done = {tuple(run[name] for name in key) for run in results["runs"]}
