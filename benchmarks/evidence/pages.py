@@ -63,8 +63,7 @@ def written_pages() -> Iterator[tuple[Path, str]]:
     ):
         yield page, with_block(page, "\n".join(rows) + "\n")
     yield PAGES / "demo.md", with_block(PAGES / "demo.md", demo_block())
-    screen = "\n".join(screen_tables(STORED / "screen" / "fashion.json"))
-    yield PAGES / "rules.md", with_block(PAGES / "rules.md", f"{screen}\n")
+    yield PAGES / "rules.md", with_block(PAGES / "rules.md", screens_block())
     stored = [
         study
         for study in STUDIES
@@ -112,6 +111,15 @@ def demo_block() -> str:
         *table(results),
     ]
     return "\n".join(lines) + "\n"
+
+
+def screens_block() -> str:
+    """The tables of each screen under its optimizer."""
+    lines = []
+    for optimizer, name in (("SGD", "fashion"), ("AdamW", "adamw")):
+        tables = screen_tables(STORED / "screen" / f"{name}.json")
+        lines += ["", f"### With {optimizer}", "", *tables[:-1]]
+    return "\n".join([*lines, ""]) + "\n"
 
 
 def study_page(study: Study) -> str:
