@@ -88,6 +88,7 @@ def test_autocast():
     assert not torch.isnan(train_data.scores).any()
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 def test_compiled_model():
     train_data, loader, *_ = regression(num_epochs=2)
     model = torch.compile(nn.Linear(3, 1), backend="aot_eager")
