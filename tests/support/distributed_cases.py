@@ -262,4 +262,6 @@ if __name__ == "__main__":
     torch.save(result, folder / f"rank-{os.environ['RANK']}.pt")
     if sys.argv[1] == "death":
         os._exit(0)  # a group with a dead member cannot be taken down in order
+    # torch 2.6 deadlocks if the group's own thread still has to release a tensor, which needs the GIL.
+    time.sleep(0.2)
     dist.destroy_process_group()
