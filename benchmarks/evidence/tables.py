@@ -45,13 +45,13 @@ def finding(results: dict[str, Any]) -> str:
 
 
 def best_by_saving(rows: Iterable[tuple[float, Summary]]) -> list[tuple[float, Summary]]:
-    """Of rows that save the same share, in whole percent, the one with the largest difference."""
-    best: dict[str, tuple[float, Summary]] = {}
+    """Of rows that save the same share, to the nearest 5%, the one with the largest difference."""
+    best: dict[int, tuple[float, Summary]] = {}
     for mean, row in rows:
-        saving = f"{row.saved_fraction:.0%}"
+        saving = round(20 * row.saved_fraction)
         if saving not in best or mean > best[saving][0]:
             best[saving] = mean, row
-    return list(best.values())
+    return [best[saving] for saving in sorted(best)]
 
 
 def better_than_chance(results: dict[str, Any]) -> str:
@@ -65,9 +65,10 @@ def better_than_chance(results: dict[str, Any]) -> str:
         for method, cells in by_method.items()
         if not any(is_worse(cells[share], chance[share]) for share in chance)
     ]
+    are = "is" if len(better) == 1 else "are"
     return (
-        f" Of {len(by_method)} ways of choosing a subset before training, {len(better)} are at least as good as a "
-        f"random subset at every share: {', '.join(better)}."
+        f" Of {len(by_method)} ways of choosing a subset before training, {len(better) or 'none'} {are} at least as good "
+        f"as a random subset at every share{': ' if better else ''}{', '.join(better)}."
     )
 
 
