@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -41,8 +42,7 @@ class Uncertainty:
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
         """Add a probability and, where the window is full, a spread."""
-        is_loss = self.channel is None
-        newest = np.exp(-np.maximum(scores, np.float32(0))) if is_loss else scores
+        newest = scores if self.channel else _probability(scores)
         probabilities = moved_on(old["probabilities"], newest)
         spread = _spread(probabilities)  # NaN where the window is not full
         windows = np.minimum(old["windows"], _MOST_WINDOWS - 1)
@@ -57,17 +57,36 @@ class Uncertainty:
         return {"probabilities": probabilities, "windows": windows, "uncertainty": spread}
 
 
+def _probability(losses: FloatArray) -> FloatArray:
+    """exp(−loss), at most 1."""
+    exponents = np.negative(losses)
+    np.minimum(exponents, np.float32(0), out=exponents)
+    return np.exp(exponents, out=exponents)
+
+
 def _spread(windows: npt.NDArray[Any]) -> FloatArray:
     """The standard deviation of each row."""
-    length = windows.shape[1]
-    # One product subtracts the means and transposes (numpy is slow on short rows). In whole numbers,
-    # so that a window of ones or zeros has a spread of exactly 0: such samples stay tied.
-    centring = length * np.eye(length, dtype=np.float32) - np.float32(1)
-    deviations = centring @ windows.T  # length times too large
-    np.square(deviations, out=deviations)
-    spread: FloatArray = np.add.reduce(deviations, axis=0)
-    spread *= np.float32(1 / (length * length * (length - 1)))
+    contrasts, weights = _helmert(windows.shape[1])
+    # Products of matrices, which also transpose: numpy is slow on short rows.
+    squares = contrasts @ windows.T
+    np.square(squares, out=squares)
+    spread: FloatArray = weights @ squares
     return np.sqrt(spread, out=spread)
+
+
+@cache
+def _helmert(length: int) -> tuple[FloatArray, FloatArray]:
+    """Contrasts of ``length`` numbers, and weights with which their squares add up to the variance.
+
+    Contrast k is the sum of the first k numbers less k times the next one (Helmert, 1876). They are
+    whole numbers, so that a window of ones or zeros has a variance of exactly 0: such samples stay
+    tied.
+    """
+    k = np.arange(1, length)
+    contrasts = np.tril(np.ones((length - 1, length), np.float32))
+    contrasts[k - 1, k] = -k
+    weights = 1 / (k * (k + 1) * (length - 1))
+    return contrasts, weights.astype(np.float32)
 
 
 @dataclass(frozen=True)
