@@ -206,8 +206,10 @@ def how_it_was_made(results: dict[str, Any]) -> str:
     seeds = f"{count} seeds (± is their standard deviation)" if count > 1 else "one seed"
     if count < stated:
         seeds += f" of {stated}, the others not finished yet"
-    unit = f" {results['unit']}" if results["unit"] else ""
-    parts = [f"{seeds}, a margin of {results['margin']:g}{unit}"]
+    margin = f"{results['margin']:g}"
+    if unit := results["unit"]:
+        margin += f" {unit.removesuffix('s') if margin == '1' else unit}"
+    parts = [f"{seeds}, a margin of {margin}"]
     if results["chosen_rates"]:
         rates = ", ".join(f"{rate:g}" for rate in results["learning_rates"])
         parts.append(f"each arm's learning rate from {rates} by validation splits")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -61,6 +62,8 @@ _STYLE: dict[Any, Any] = {
 _HOVER = "hover:"
 # The width of a phone, in points: the text of a wider figure would be too small to read there.
 WIDTH = 340
+_LEGEND_LINES = 6  # for which a figure's height has room
+_LEGEND_LINE = 15  # points
 
 
 def draw(
@@ -69,6 +72,7 @@ def draw(
     """Let ``plot`` fill the axes, one below the other, and return an inline SVG.
 
     ``name`` makes ids unique among several figures in a page; ``label`` is for screen readers.
+    ``height`` includes a legend of a few lines; the figure grows with a longer one.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure((WIDTH / 72, height / 72), layout="constrained")
@@ -79,6 +83,8 @@ def draw(
             # As many columns as fit: two arms may differ only in their last option.
             columns = int(WIDTH / (28 + 5.5 * max(map(len, labels))))
             columns = min(max(columns, 1), 3)
+            more_lines = max(0, math.ceil(len(labels) / columns) - _LEGEND_LINES)
+            figure.set_figheight((height + more_lines * _LEGEND_LINE) / 72)
             figure.legend(
                 handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.2
             )
