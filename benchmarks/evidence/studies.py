@@ -12,6 +12,7 @@ from infobatch.coresets import METHODS
 
 LENGTHS = "0.4,0.6,0.8,1"
 LONGER = f"{LENGTHS},1.4"  # of pruned arms: do they reach full data's quality, and at what cost?
+FEWER = "0.5,0.7,1"  # where a run takes minutes
 NOISE = "noise:tau=0.2:delta=1.0"  # what the search chose; squared errors need gradient=root
 SHARES = (0.7, 0.5, 0.3)  # of the data that a coreset keeps
 ENSEMBLES = {"grand": (4,), "el2n": (2, 20)}  # networks, as in the paper's Table 1
@@ -281,7 +282,8 @@ STUDIES = (
         "images=2000",
         "epochs=10",
         noise=f"{NOISE}:gradient=root",
-        rate_seeds=2,
+        lengths=FEWER,
+        rate_seeds=1,
     ),
     frontier_study(
         "mae",
@@ -293,7 +295,8 @@ STUDIES = (
         "images=5000",
         "epochs=10",
         noise=f"{NOISE}:gradient=root",
-        rate_seeds=2,
+        lengths=FEWER,
+        rate_seeds=1,
     ),
     few_epochs_study(
         "alpaca",
