@@ -286,12 +286,17 @@ def test_fashion_networks(options, parameters):
     assert model(images).shape == (2, 10)
 
 
+def test_a_fashion_network_that_does_not_exist():
+    message = "network='resnet' is not one of cnn, small_resnet."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_recipe("fashion", options={"network": "resnet"})
+
+
 @needs_data("cifar10")
 @needs_data("covertype")
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("fashion", {"network": "resnet"}, "network='resnet' is not one of cnn, small_resnet."),
         ("cifar10", {"images": "0"}, "images=0 must be an integer from 1 to 50,000."),
         ("cifar10", {"images": "50001"}, "images=50001 must be an integer from 1 to 50,000."),
         ("cifar10", {"epochs": "0"}, "epochs=0 must be an integer >= 1."),
