@@ -171,8 +171,9 @@ def main() -> None:
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(before + BEGIN + table(rows) + END + after)
-    if any(row.get("passed") is False for row in rows.values()):
-        sys.exit("Some tests failed.")
+    failed = [name for name, row in rows.items() if row.get("passed") is False]
+    if failed:
+        sys.exit(f"Stored as failed: {', '.join(failed)}.")
 
 
 if __name__ == "__main__":
