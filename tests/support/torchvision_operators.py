@@ -1,4 +1,4 @@
-"""Lets torchvision be imported where its build does not go with torch's.
+"""Lets torchvision be imported where its build does not match torch's.
 
 The registry's torchvision is made for CUDA and finds no compiled operators beside a torch for CPUs; on
 import it then asks for the signatures of two of them. Nothing here runs them: declaring them is enough.
