@@ -32,3 +32,9 @@ def needs_data(name):
 
 
 EVERY_RECIPE = [pytest.param(name, marks=needs_data(name), id=name) for name in RECIPES]
+
+_LONG = {"camvid", "diffusion", "mae"}  # two whole trainings take most of a minute
+EVERY_TRAINING = [
+    pytest.param(name, marks=[needs_data(name), *[pytest.mark.slow] * (name in _LONG)], id=name)
+    for name in RECIPES
+]

@@ -20,7 +20,7 @@ from infobatch.lab.run.settings import settings_of
 from infobatch.lab.run.training import Run
 from infobatch.lab.smoke import SMOKE_EPOCHS
 from infobatch.lab.task import TaskError, load_task
-from recipe_data import DATA, EVERY_RECIPE, ROOT, needs_data
+from recipe_data import DATA, EVERY_RECIPE, EVERY_TRAINING, ROOT, needs_data
 
 
 def begin(name, folder, *, arm="infobatch", seed=0, **options):
@@ -45,7 +45,7 @@ def assert_same_state(first, second):
             assert torch.equal(value, second[name]), name
 
 
-@pytest.mark.parametrize("name", EVERY_RECIPE)
+@pytest.mark.parametrize("name", EVERY_TRAINING)
 def test_trains_by_both_arms(name, tmp_path):
     run = begin(name, tmp_path / "full", arm="full")
     full = run.train(lambda standing: None)
