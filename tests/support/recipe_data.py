@@ -35,6 +35,10 @@ EVERY_RECIPE = [pytest.param(name, marks=needs_data(name), id=name) for name in 
 
 _LONG = {"camvid", "diffusion", "mae"}  # two whole trainings take most of a minute
 EVERY_TRAINING = [
-    pytest.param(name, marks=[needs_data(name), *[pytest.mark.slow] * (name in _LONG)], id=name)
+    pytest.param(
+        name,
+        marks=[needs_data(name), pytest.mark.slow] if name in _LONG else needs_data(name),
+        id=name,
+    )
     for name in RECIPES
 ]
