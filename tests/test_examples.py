@@ -55,7 +55,7 @@ def test_notebook(tmp_path):
     assert printed.count("test accuracy") == 2
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_accelerate(processes, tmp_path):
     """As in the example's first line, but for the processes and the size; then once more, to resume."""
     example = EXAMPLES / "accelerate_fashion.py"

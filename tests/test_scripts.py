@@ -90,7 +90,7 @@ def epoch_sizes(output):
     return [plain_losses(epoch)[0].sum() for epoch in epochs]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_imagenet(processes, tmp_path):
     script = changed("imagenet.py", diffs()[1], tmp_path)
     with_plain_losses(script, "criterion(output, target)")

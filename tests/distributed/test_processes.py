@@ -53,7 +53,7 @@ def alone(epochs=distributed_cases.EPOCHS):
     return plans, pruner
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_same_plans_and_scores_as_one_process(ranks, tmp_path):
     plans, pruner = alone()
     for rank, result in enumerate(torchrun("drive", ranks, tmp_path)):
@@ -102,7 +102,7 @@ def test_ranks_that_share_a_batch_count_as_one(tmp_path):
     assert all(torch.equal(result["scores"], pruner.scores) for result in results)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_gradients_of_the_first_pruned_epoch_are_the_global_batch_s(ranks, tmp_path):
     """DDP and FSDP2 on several ranks, against one process with the whole batch."""
     results = torchrun("models", ranks, tmp_path)
@@ -122,6 +122,7 @@ def test_gradients_of_the_first_pruned_epoch_are_the_global_batch_s(ranks, tmp_p
     assert results[0]["sharded"]["made"] == results[1]["sharded"]["made"] < 96
 
 
+@pytest.mark.slow
 def test_saved_by_four_ranks_in_mid_epoch_and_continued_by_two_and_one(tmp_path):
     plans, pruner = alone()
     saved = torchrun("save", 4, tmp_path)
@@ -139,6 +140,7 @@ def test_saved_by_four_ranks_in_mid_epoch_and_continued_by_two_and_one(tmp_path)
             assert result["savings"] == str(pruner.savings)
 
 
+@pytest.mark.slow
 def test_elastic_restart_after_a_kill(tmp_path):
     _, pruner = alone()
     results = torchrun("elastic", 3, tmp_path, "--max-restarts", "1")

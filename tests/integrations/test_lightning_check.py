@@ -122,7 +122,9 @@ TWICE = (
 )
 
 
-@pytest.mark.parametrize(("case", "message"), [("ddp", MISSING), ("fabric", TWICE)])
+@pytest.mark.parametrize(
+    ("case", "message"), [("ddp", MISSING), pytest.param("fabric", TWICE, marks=pytest.mark.slow)]
+)
 def test_samples_that_would_be_sharded_twice_are_refused_on_every_rank(case, message, tmp_path):
     script = lightning_unattended.__file__
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -33,7 +33,13 @@ def needs_data(name):
 
 EVERY_RECIPE = [pytest.param(name, marks=needs_data(name), id=name) for name in RECIPES]
 
-_LONG = {"camvid", "diffusion", "mae"}  # two whole trainings take most of a minute
+_LONG = {
+    "camvid",
+    "cifar10",
+    "diffusion",
+    "gsm8k",
+    "mae",
+}  # two whole trainings take up to a minute
 EVERY_TRAINING = [
     pytest.param(
         name,

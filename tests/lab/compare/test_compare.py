@@ -212,13 +212,13 @@ def without_times(result):
 
 
 def test_kill_9_loses_nothing_that_was_finished_and_the_rest_continues(tmp_path):
-    arguments = ("fashion", "--smoke", "--lengths", 1, "--arms", "full,infobatch", "--seeds", 2)
+    arguments = ("fashion", "--smoke", "--lengths", 1, "--arms", "full,infobatch", "--seeds", 1)
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     infobatch("compare", *arguments, "--out", straight)
     stops = (
         (killed / "runs" / "full-1-0" / "checkpoint.pt").exists,
         (killed / "runs" / "full-1-0" / "result.json").exists,
-        (killed / "runs" / "infobatch-1-1" / "checkpoint.pt").exists,
+        (killed / "runs" / "infobatch-1-0" / "checkpoint.pt").exists,
     )
     for number, reached in enumerate(stops):
         process = start(killed, *arguments)
