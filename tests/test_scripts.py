@@ -68,7 +68,7 @@ def plain_losses(output):
     return np.array(re.findall(r"^batch (\d+) (\S+)", output, re.MULTILINE), float).T
 
 
-@pytest.mark.parametrize("options", [[], ["--workers"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--workers"], marks=pytest.mark.slow)])
 def test_mnist(options, tmp_path):
     plain = run(SCRIPTS / "mnist.py")
     script = changed("mnist.py", diffs()[0], tmp_path)

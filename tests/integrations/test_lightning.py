@@ -498,7 +498,7 @@ def test_resume_with_limit(limit, workers, tmp_path):
         assert part.watch.batches == whole.watch.batches[len(whole.watch.batches) - count :]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_resume_with_a_stateful_loader(workers, tmp_path):
     """Lightning saves such a loader's position too; it must not count twice."""
     options = {"workers": workers, "kind": StatefulDataLoader}

@@ -69,7 +69,7 @@ def test_exact_resume(load, workers, options):
     train_data, loader = parts(workers, **options)
     whole = run(train_data, loader, states)
     assert train_data.savings.saved > 0
-    for step in range(1, len(states) - 1, 1 if workers == 0 else 3):
+    for step in range(1, len(states) - 1, 1 if workers == 0 else 5):
         again, its_loader = parts(workers, **options)
         LOADS[load](states[step], again, its_loader)
         assert run(again, its_loader) == whole[step + 1 :], step
