@@ -33,13 +33,8 @@ def needs_data(name):
 
 EVERY_RECIPE = [pytest.param(name, marks=needs_data(name), id=name) for name in RECIPES]
 
-_LONG = {
-    "camvid",
-    "cifar10",
-    "diffusion",
-    "gsm8k",
-    "mae",
-}  # two whole trainings take up to a minute
+# Two whole trainings take up to a minute.
+_LONG = {"camvid", "cifar10", "diffusion", "gsm8k", "mae"}
 EVERY_TRAINING = [
     pytest.param(
         name,
