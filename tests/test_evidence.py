@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+import infobatch
 from document_examples import ROOT
 
 EVIDENCE = ROOT / "benchmarks" / "evidence"
@@ -116,3 +118,43 @@ def test_screens_are_placed_on_the_curve_of_all_data(monkeypatch, tmp_path):
     assert rows[0].endswith("| 50% (50% or more) |")
     assert rows[1].startswith("| `random` | 3 | 50% | +0.1000 | −10.00 | ")
     assert "| 0%" in rows[1]
+
+
+@pytest.fixture
+def draws(monkeypatch):
+    monkeypatch.syspath_prepend(EVIDENCE.parent)
+    return importlib.import_module("draw_rules")
+
+
+def visits(policy, *, epochs=200):
+    """How often each of 30 samples is kept, its mean weight, and the sum of each epoch's weights."""
+    scores = torch.linspace(0, 1, 30) ** 2
+    pruner = infobatch.Pruner(len(scores), epochs, policy=policy, delta=1.0)
+    counts, weights, sums = torch.zeros(30), torch.zeros(30), []
+    for epoch in range(epochs):
+        pruner.set_epoch(epoch)
+        order = torch.tensor(list(pruner.sampler))
+        counts[order] += 1
+        weights[order] += pruner.plan.weights
+        sums.append(float(pruner.plan.weights.sum()))
+        pruner.update(scores[order])
+    return counts, weights / epochs, sums[1:]
+
+
+def test_independent_draws_keep_the_expected_weight_and_not_its_sum(draws):
+    for policy in (draws.IndependentMean(), draws.IndependentNoise(tau=0.5)):
+        counts, weights, sums = visits(policy)
+        assert counts.min() < 150
+        # Weights are at most 4: five standard errors of a mean of 200 such draws.
+        assert weights == pytest.approx(torch.ones(30), abs=5 * (3 / 200) ** 0.5)
+        assert len(set(sums)) > 5
+
+
+def test_rotating_draws_visit_every_pruned_sample_equally_often(draws):
+    with pytest.warns(infobatch.policies.BiasedPolicyWarning):
+        counts, weights, sums = visits(draws.RotatingMean())
+    pruned = counts < 200
+    assert pruned.sum() == 17, "those below the mean"
+    assert counts[pruned].max() - counts[pruned].min() <= 1
+    assert weights == pytest.approx(torch.ones(30), abs=0.01)
+    assert set(sums) == {30.0}

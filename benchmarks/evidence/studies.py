@@ -14,6 +14,8 @@ LENGTHS = "0.4,0.6,0.8,1"
 LONGER = f"{LENGTHS},1.4"  # of pruned arms: do they reach full data's quality, and at what cost?
 FEWER = "0.5,0.7,1"  # where a run takes minutes
 NOISE = "noise:tau=0.2:delta=1.0"  # what the search chose; squared errors need gradient=root
+BIASED = "epsilon_greedy:save=0.4:delta=1.0,ucb:save=0.4:delta=1.0"  # the best of Table 1
+DRAWS = "benchmarks/draw_rules.py"
 SHARES = (0.7, 0.5, 0.3)  # of the data that a coreset keeps
 ENSEMBLES = {"grand": (4,), "el2n": (2, 20)}  # networks, as in the paper's Table 1
 SCORES = "benchmarks/results/{}/scores.npz"  # of an earlier run: see warm_scores.py
@@ -243,22 +245,25 @@ STUDIES = (
     frontier_study(
         "cifar10",
         "CIFAR-10, small ResNet, SGD",
-        "10,000 images of CIFAR-10, cropped and flipped, a ResNet of 78,042 parameters, SGD, 16 epochs.",
+        "10,000 images of CIFAR-10, cropped and flipped, a ResNet of 78,042 parameters, SGD, 16 epochs. The last two arms are "
+        "biased rules, added after the results of the others had been seen.",
         "0.1,0.2,0.4",
         5,
         "images=10000",
         "epochs=16",
         "network=small_resnet",
+        more_arms=f",{BIASED}",
     ),
     frontier_study(
         "covertype",
         "Covertype, MLP, AdamW",
         "100,000 rows of Covertype, no augmentation, an MLP, AdamW, 40 epochs. AdamW's steps do not grow with the weights, so two "
-        "arms make as many steps as all data, with smaller batches (`shrink=batch`).",
+        "arms make as many steps as all data, with smaller batches (`shrink=batch`). The last two arms are biased rules, added after "
+        "the results of the others had been seen.",
         "0.008,0.016,0.032",
         5,
         "rows=100000",
-        more_arms=f",infobatch:shrink=batch,{NOISE}:shrink=batch",
+        more_arms=f",infobatch:shrink=batch,{NOISE}:shrink=batch,{BIASED}",
         lengths=LONGER,
     ),
     frontier_study(
@@ -325,7 +330,7 @@ STUDIES = (
         f"weights, were ahead of every unbiased one. Here they are judged by the saving at equal quality: {SMALL_CNN}, SGD, every "
         "arm with its learning rate from the same grid.",
         "fashion",
-        f"full,{NOISE},epsilon_greedy:save=0.4:delta=1.0,ucb:save=0.4:delta=1.0",
+        f"full,{NOISE},{BIASED}",
         5,
         LENGTHS,
         "0.1,0.2,0.4",
@@ -387,6 +392,18 @@ STUDIES = (
         "full,infobatch,mean:ratio=0.2,mean:ratio=0.35,mean:ratio=0.65,mean:ratio=0.8,"
         "mean:delta=0.75,mean:delta=0.95,mean:delta=1.0",
         5,
+    ),
+    Study(
+        "draw-fashion",
+        "How the samples to keep are drawn",
+        f"{SMALL_CNN}, SGD, one learning rate for all. The library keeps exactly k of the n samples of a stratum. "
+        "`IndependentMean` and `IndependentNoise` keep each sample independently of the others, as the paper's Eq. 3 says, so that an "
+        "epoch's weights sum to N only on average; `RotatingMean` keeps those below the mean that were left out longest, so that each "
+        "is visited at even intervals.",
+        "fashion",
+        f"full,infobatch,{DRAWS}:IndependentMean,{DRAWS}:RotatingMean,"
+        f"{NOISE},{DRAWS}:IndependentNoise:tau=0.2:delta=1.0",
+        10,
     ),
     architecture_study("small_resnet", "a ResNet of 78,042 parameters", "SGD"),
     architecture_study("resnet", "a ResNet of 308,650 parameters", "SGD"),

@@ -196,8 +196,8 @@ def name_of(row: Summary, results: dict[str, Any]) -> str:
 
 
 def typed(arm: str) -> str:
-    """An arm as one types it, without the folders of a file."""
-    return re.sub(r"scores=[^:]*/", "scores=", arm)
+    """An arm as one types it, without the folders of a score file and the file of a rule."""
+    return re.sub(r"scores=[^:]*/", "scores=", re.sub(r"^.*\.py:", "", arm))
 
 
 def how_it_was_made(results: dict[str, Any]) -> str:
