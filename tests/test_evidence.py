@@ -134,7 +134,7 @@ def weights_by_epoch(policy, *, epochs=200):
     for epoch in range(epochs):
         pruner.set_epoch(epoch)
         order = torch.tensor(list(pruner.sampler))
-        weights[epoch, order] = pruner.plan.weights
+        weights[epoch, order] = pruner.plan.weights.float()
         pruner.update(scores[order])
     return weights[1:]
 
