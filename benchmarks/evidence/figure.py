@@ -11,17 +11,21 @@ import numpy as np
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 from PIL import Image
+from tables import plain_name
 
 from infobatch.lab.compare.results import read_results
 from infobatch.lab.report.looks import looks_of
 from infobatch.lab.stats.records import read_record
 from infobatch.lab.stats.summary import summarise
 
-COLOURS = ("#3d4450", "#2563c9", "#b45309", "#0f7b6c", "#a21caf", "#4d7c0f", "#be123c", "#0369a1")
+COLOURS = (
+    "#3d4450", "#2563c9", "#b45309", "#0f7b6c", "#a21caf",
+    "#4d7c0f", "#be123c", "#0891b2", "#ca8a04", "#7f1d1d",
+)  # fmt: skip
 
 
 def is_current(picture: Path, folder: Path) -> bool:
-    """Whether a picture was drawn from these results: it names them."""
+    """Whether a picture was drawn from these results, as they are drawn now: it names both."""
     if not picture.exists():
         return False
     with Image.open(picture) as image:
@@ -31,6 +35,10 @@ def is_current(picture: Path, folder: Path) -> bool:
 def draw(folder: Path, picture: Path) -> None:
     """Draw the arms with 95% intervals over seeds."""
     results = read_results(folder)
+    if len(results["arms"]) > len(COLOURS):
+        raise ValueError(
+            f"{folder} has {len(results['arms'])} arms, and there are {len(COLOURS)} colours."
+        )
     summaries = summarise(map(read_record, results["runs"]), arms=results["arms"])
     figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
     for (arm, look), colour in zip(looks_of(results["arms"]).items(), COLOURS, strict=False):
@@ -39,7 +47,7 @@ def draw(folder: Path, picture: Path) -> None:
         costs = np.array([row.samples_forwarded / 1000 for row in rows])
         means = np.array([row.metric.mean for row in rows])
         half = [0.0 if row.metric.low is None else row.metric.mean - row.metric.low for row in rows]
-        label = "all data, for fewer epochs" if arm == "full" else arm
+        label = "all data, for fewer epochs" if arm == "full" else plain_name(arm)
         axis.errorbar(
             costs, means, half, color=colour, marker=look.marker, ls=look.dash, capsize=2,
             lw=2.6 if arm == "full" else 1.4, label=label,
@@ -57,4 +65,5 @@ def draw(folder: Path, picture: Path) -> None:
 
 
 def _hash_of(folder: Path) -> str:
-    return hashlib.sha256((folder / "results.json").read_bytes()).hexdigest()
+    files = (folder / "results.json", Path(__file__))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

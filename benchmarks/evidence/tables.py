@@ -21,6 +21,7 @@ NAMES = {
     "infobatch": "`infobatch` (the paper's mean rule)",
     "quantile": "`quantile` (the paper's two-band rule)",
     "noise:tau=0.2:delta=1.0": "`noise` (our noise budget: tau = 0.2, delta = 1)",
+    "noise:tau=0.2:delta=1.0:gradient=root": "`noise` (our noise budget: tau = 0.2, delta = 1, for squared errors)",
 }
 
 
@@ -193,6 +194,12 @@ def name_of(row: Summary, results: dict[str, Any]) -> str:
     if row.arm == "random" and row.leader is not None:
         name = f"random pruning, as much as `{row.leader}`"
     return name if row.length == 1 else f"{name}, {epochs}"
+
+
+def plain_name(arm: str) -> str:
+    """An arm in a figure: the words of the README's table for the rules that have them, else as one types it."""
+    is_headline = arm in NAMES or arm == "random"
+    return RULES[arm.partition(":")[0]] if is_headline else typed(arm)
 
 
 def typed(arm: str) -> str:
