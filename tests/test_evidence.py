@@ -157,3 +157,24 @@ def test_rotating_draws_leave_no_sample_out_for_long(draws):
     assert weights.sum(1) == pytest.approx(torch.full((199,), 30.0))
     # Of 9 that were left out, 8 are kept next, and the last one comes first after that.
     assert not (left_out[:-2] & left_out[1:-1] & left_out[2:]).any()
+
+
+def test_a_follow_up_takes_the_runs_that_it_shares(monkeypatch, tmp_path):
+    """Those of the same arm, length and seed, and their grids; not those of other arms."""
+    monkeypatch.syspath_prepend(EVIDENCE)
+    run, studies = importlib.import_module("run"), importlib.import_module("studies")
+    study = studies.Study(
+        "new", "a title", "a claim", "fashion", "full,quantile,ucb", 2, "0.4,1", reuses="demo"
+    )
+    run.restore(study, tmp_path)
+    assert {folder.name for folder in (tmp_path / "runs").iterdir()} == {
+        f"{arm}-{length}-{seed}"
+        for arm in ("full", "quantile")
+        for length in ("0.4", "1")
+        for seed in (0, 1)
+    }
+    stored = json.loads((ROOT / "benchmarks/results/demo/grid.json").read_text())
+    assert len(list((tmp_path / "sweep").iterdir())) == sum(
+        run["arm"] in ("full", "quantile") for run in stored
+    )
+    assert not (tmp_path / "results.json").exists(), "it has none of its own yet"

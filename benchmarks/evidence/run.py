@@ -89,25 +89,34 @@ def store(study: Study, out: Path) -> None:
 
 
 def restore(study: Study, out: Path) -> None:
-    """Make the folder of finished runs again from what is stored."""
-    stored = STORED / study.name
-    if (out / "results.json").exists() or not (stored / "results.json").exists():
+    """Make the folder of finished runs again from what is stored, of this study and of one that has the same runs."""
+    if (out / "results.json").exists():
         return
-    results = read_results(stored)
+    for name in filter(None, (study.reuses, study.name)):
+        if (STORED / name / "results.json").exists():
+            restore_runs(study, STORED / name, out)
+    results = STORED / study.name / "results.json"
+    if results.exists():
+        write_atomically(out / "results.json", lambda path: path.write_bytes(results.read_bytes()))
+
+
+def restore_runs(study: Study, stored: Path, out: Path) -> None:
+    """Make the folders of those stored runs that are this study's, too."""
+    arms = {arm.name for arm in parse_arms(study.arms)}
+    lengths = parse_lengths(study.lengths)
     folders = {
         run_folder(out, run["arm"], run["seed"], length=run["length"]): run
-        for run in results["runs"]
+        for run in read_results(stored)["runs"]
+        if run["arm"] in arms and run["length"] in lengths and run["seed"] < study.seeds
     }
     if (stored / GRID_FILE).exists():
         for run in json.loads((stored / GRID_FILE).read_text()):
-            rate = run["settings"]["learning_rate"]
-            folders[sweep_folder(out, run["arm"], rate, run["seed"])] = run
+            if run["arm"] in arms:
+                rate = run["settings"]["learning_rate"]
+                folders[sweep_folder(out, run["arm"], rate, run["seed"])] = run
     for folder, run in folders.items():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT_FILE).write_text(json.dumps(run, allow_nan=False))
-    write_atomically(
-        out / "results.json", lambda path: path.write_bytes((stored / "results.json").read_bytes())
-    )
 
 
 def without_history(run: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A study is stated here before its first run: task, arms, lengths, grid, seeds. I
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from infobatch.coresets import METHODS
 
@@ -37,6 +37,7 @@ class Study:
     rate_seeds: int | None = None  # that choose from the grid; None is the lab's own number
     headline: str = ""  # its row in the README's table; empty where it has none
     paper: Mapping[str, str] = field(default_factory=dict)  # the paper's own figures, by arm
+    reuses: str | None = None  # a study of the same task, whose runs need not be made again
 
     @property
     def has_curve(self) -> bool:
@@ -55,6 +56,10 @@ class Study:
         return [*command, "--seeds", str(self.seeds), "--out", out]
 
 
+SMALL_RESNET = (
+    "10,000 images of CIFAR-10, cropped and flipped, a ResNet of 78,042 parameters, SGD, 16 epochs"
+)
+ROWS = "100,000 rows of Covertype, no augmentation, an MLP, AdamW, 40 epochs"
 SMALL_CNN = "5,000 images of Fashion-MNIST at 14 × 14, shifted and flipped, a small CNN, 40 epochs"
 
 
@@ -184,6 +189,44 @@ def frontier_study(
     )
 
 
+def follow_up(study: Study, name: str, title: str, says: str, arms: str) -> Study:
+    """Another question about a frontier's task: the same settings, and the same runs where an arm is the same."""
+    says += f" Stated after [the frontier]({study.name}.md) had been seen; runs that both have were made once."
+    return replace(
+        study,
+        name=name,
+        title=title,
+        says=says,
+        arms=arms,
+        lengths=LENGTHS,
+        headline="",
+        reuses=study.name,
+    )
+
+
+def annealing_study(study: Study, task: str, setting: str) -> Study:
+    """Every rule with and without whole epochs at the end."""
+    return follow_up(
+        study,
+        f"annealing-{study.task}",
+        f"The rule, or the whole epochs at the end? {task}",
+        "In the README's table the paper's rules train on all data in the last eighth of the epochs, as in the paper, and the noise "
+        f"budget does not. Here every rule is trained both ways: {setting}.",
+        f"full,infobatch,mean:delta=1.0,quantile,quantile:delta=1.0,noise:tau=0.2,{NOISE}",
+    )
+
+
+def biased_study(study: Study, task: str, setting: str) -> Study:
+    """The biased rules of Table 1 on another task."""
+    return follow_up(
+        study,
+        f"biased-{study.task}",
+        f"Biased rules against the noise budget: {task}",
+        f"As [on Fashion-MNIST](biased-fashion.md), where they did well: {setting}.",
+        f"full,{NOISE},{BIASED}",
+    )
+
+
 def architecture_study(network: str, title: str, optimizer: str) -> Study:
     """Table 6 for one network."""
     return Study(
@@ -240,32 +283,33 @@ DEMO = frontier_study(
     lengths=LONGER,
 )
 
+CIFAR10 = frontier_study(
+    "cifar10",
+    "CIFAR-10, small ResNet, SGD",
+    f"{SMALL_RESNET}.",
+    "0.1,0.2,0.4",
+    5,
+    "images=10000",
+    "epochs=16",
+    "network=small_resnet",
+)
+
+COVERTYPE = frontier_study(
+    "covertype",
+    "Covertype, MLP, AdamW",
+    f"{ROWS}. AdamW's steps do not grow with the weights, so two "
+    "arms make as many steps as all data, with smaller batches (`shrink=batch`).",
+    "0.008,0.016,0.032",
+    5,
+    "rows=100000",
+    more_arms=f",infobatch:shrink=batch,{NOISE}:shrink=batch",
+    lengths=LONGER,
+)
+
 STUDIES = (
     DEMO,
-    frontier_study(
-        "cifar10",
-        "CIFAR-10, small ResNet, SGD",
-        "10,000 images of CIFAR-10, cropped and flipped, a ResNet of 78,042 parameters, SGD, 16 epochs. The last two arms are "
-        "biased rules, added after the results of the others had been seen.",
-        "0.1,0.2,0.4",
-        5,
-        "images=10000",
-        "epochs=16",
-        "network=small_resnet",
-        more_arms=f",{BIASED}",
-    ),
-    frontier_study(
-        "covertype",
-        "Covertype, MLP, AdamW",
-        "100,000 rows of Covertype, no augmentation, an MLP, AdamW, 40 epochs. AdamW's steps do not grow with the weights, so two "
-        "arms make as many steps as all data, with smaller batches (`shrink=batch`). The last two arms are biased rules, added after "
-        "the results of the others had been seen.",
-        "0.008,0.016,0.032",
-        5,
-        "rows=100000",
-        more_arms=f",infobatch:shrink=batch,{NOISE}:shrink=batch,{BIASED}",
-        lengths=LONGER,
-    ),
+    CIFAR10,
+    COVERTYPE,
     frontier_study(
         "camvid",
         "CamVid (segmentation), AdamW",
@@ -327,7 +371,7 @@ STUDIES = (
         "biased-fashion",
         "Biased rules against the noise budget",
         "In Table 1 (20 epochs, one learning rate, three seeds) two rules that keep the samples with the largest losses, without "
-        f"weights, were ahead of every unbiased one. Here they are judged by the saving at equal quality: {SMALL_CNN}, SGD, every "
+        f"weights, were ahead of every unbiased one in it. Here they are judged by the saving at equal quality: {SMALL_CNN}, SGD, every "
         "arm with its learning rate from the same grid.",
         "fashion",
         f"full,{NOISE},{BIASED}",
@@ -335,6 +379,10 @@ STUDIES = (
         LENGTHS,
         "0.1,0.2,0.4",
     ),
+    biased_study(COVERTYPE, "Covertype", ROWS),
+    biased_study(CIFAR10, "CIFAR-10", SMALL_RESNET),
+    annealing_study(DEMO, "Fashion-MNIST", f"{SMALL_CNN}, SGD"),
+    annealing_study(COVERTYPE, "Covertype", ROWS),
     subsets_study(
         "fashion",
         "a small CNN",
