@@ -219,7 +219,8 @@ def how_it_was_made(results: dict[str, Any]) -> str:
     parts = [f"{seeds}, a margin of {margin}"]
     if results["chosen_rates"]:
         rates = ", ".join(f"{rate:g}" for rate in results["learning_rates"])
-        parts.append(f"each arm's learning rate from {rates} by validation splits")
+        at = " at full length" if results.get("rate_length") == 1 else ""
+        parts.append(f"each arm's learning rate from {rates} by validation splits{at}")
         edges = {min(results["learning_rates"]), max(results["learning_rates"])}
         at_edge = [
             f"`{typed(arm)}` {rate:g}"

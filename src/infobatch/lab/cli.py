@@ -82,6 +82,7 @@ def demo(
         jobs=jobs,
         learning_rates=DEMO_RATES,
         rate_seeds=None,
+        rate_length=None,
         options=[],
         log=None,
     )
@@ -119,6 +120,10 @@ def compare(  # noqa: PLR0917 - a command line
             min=1, help="Seeds that choose from the grid. [default: 3, or --seeds if fewer]"
         ),
     ] = None,
+    rate_length: Annotated[
+        float | None,
+        typer.Option(help="Share of the epochs that they train for. [default: the shortest]"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where results go. [default: compare-TASK, or -smoke]")
     ] = None,
@@ -152,6 +157,7 @@ def compare(  # noqa: PLR0917 - a command line
         jobs=jobs,
         learning_rates=learning_rates,
         rate_seeds=rate_seeds,
+        rate_length=rate_length,
         options=option or [],
         log=log,
     )

@@ -58,6 +58,7 @@ def compare(
     jobs: int,
     learning_rates: str | None,
     rate_seeds: int | None,
+    rate_length: float | None,
     options: list[str],
     log: str | None,
 ) -> None:
@@ -80,6 +81,7 @@ def compare(
             options=parse_options(options),
             learning_rates=parse_rates(learning_rates),
             rate_seeds=rate_seeds,
+            rate_length=rate_length,
             log=log,
             command=shlex.join(["infobatch", *sys.argv[1:]]),
         )

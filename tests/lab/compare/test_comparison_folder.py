@@ -226,14 +226,36 @@ def test_lengths_are_added_to_those_of_the_folder(tmp_path):
     assert ("full", 1.5) not in made
 
 
-def test_a_shorter_length_than_that_of_the_grid_is_refused(tmp_path, in_this_process):
-    comparison = made_with_rates(tmp_path, 1)
-    comparison.collect()
+@pytest.mark.usefixtures("in_this_process")
+def test_a_shorter_length_leaves_the_choice_of_the_rates_as_it_was(tmp_path):
+    """In a folder of an earlier version, too, which did not store its length: it was the shortest."""
+    made_with_rates(tmp_path, 1).collect()
+    file = tmp_path / "results.json"
+    assert json.loads(file.read_text())["rate_length"] == 0.5
+    file.write_text(file.read_text().replace('"rate_length": 0.5,', ""))
+    tried = {path: path.read_bytes() for path in tmp_path.glob("sweep/*/result.json")}
+    results = made_with_rates(tmp_path, 1, lengths=(0.25, 1.0)).collect()
+    assert results["rate_length"] == 0.5
+    assert {path: path.read_bytes() for path in tmp_path.glob("sweep/*/result.json")} == tried
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_the_length_at_which_rates_are_chosen(tmp_path):
+    results = made_with_rates(tmp_path / "new", 1, rate_length=1.0).collect()
+    assert results["rate_length"] == 1
+    tried = [read_result(path) for path in (tmp_path / "new/sweep").iterdir()]
+    assert {run["length"] for run in tried} == {1.0}
+    with pytest.raises(ValueError, match=r"rate_length = 1.0 there, 0.5 here"):
+        made_with_rates(tmp_path / "new", 1, rate_length=0.5)
+    (tmp_path / "new/results.json").unlink()
     with pytest.raises(
-        ValueError,
-        match=r"--lengths got 0.25, but in .* the learning rates were chosen at 0.5, the shortest",
+        ValueError, match=r"sweep holds runs whose settings differ.*length = 1.0 th"
     ):
-        made_with_rates(tmp_path, 1, lengths=(0.25, 1.0))
+        made_with_rates(tmp_path / "new", 1)
+    with pytest.raises(ValueError, match=r"--rate-length got 1.5, expected a share of the epochs"):
+        made_with_rates(tmp_path / "other", 1, rate_length=1.5)
+    with pytest.raises(ValueError, match=r"--rate-length got 1 without --learning-rates, the grid"):
+        made_with_rates(tmp_path / "other", 1, rate_length=1.0, learning_rates=())
 
 
 def test_short_and_lengths_exclude_each_other(tmp_path):

@@ -29,7 +29,7 @@ from infobatch.lab.run.identity import hash_of_task, what_differs
 from infobatch.lab.run.machine import versions
 from infobatch.lab.run.settings import settings_of
 from infobatch.lab.stats.judgement import NOTHING_JUDGED, Question, judge
-from infobatch.lab.stats.records import FULL, SHORT, is_trained, read_record
+from infobatch.lab.stats.records import FULL, FULL_LENGTH, SHORT, is_trained, read_record
 from infobatch.lab.task import Task, load_task
 
 Watch = Callable[["Comparison", Job, dict[str, Any]], None]
@@ -46,7 +46,8 @@ class Comparison:
     is a decision.
 
     ``rate_seeds`` is how many seeds choose each arm's learning rate from the grid. By default it is
-    the folder's number, or else three, or the number of ``seeds`` if that is lower.
+    the folder's number, or else three, or the number of ``seeds`` if that is lower. They train for
+    ``rate_length``, by default the folder's, or else the shortest of ``lengths``.
     """
 
     task_name: str
@@ -60,16 +61,13 @@ class Comparison:
     options: dict[str, str] = field(default_factory=dict)
     learning_rates: Sequence[float] = ()
     rate_seeds: int | None = None
+    rate_length: float | None = None
     log: str | None = None
     command: str = ""
     chosen_rates: dict[str, float] = field(init=False)  # by arm, after a sweep
 
     def __post_init__(self) -> None:
-        if self.rate_seeds is not None and not self.learning_rates:
-            raise ValueError(
-                f"--rate-seeds got {self.rate_seeds} without --learning-rates, the grid that these "
-                "seeds choose from."
-            )
+        self._check_choice()
         if self.most_seeds is not None and self.most_seeds < max(self.seeds, 3):
             raise ValueError(
                 f"--most-seeds got {self.most_seeds} with --seeds {self.seeds}. Expected at least as "
@@ -82,6 +80,9 @@ class Comparison:
         before = read_results(self.out) if (self.out / "results.json").exists() else {}
         if self.learning_rates and self.rate_seeds is None:
             self.rate_seeds = before.get("rate_seeds") or min(self.seeds, USUAL_SEEDS)
+        if self.learning_rates and self.rate_length is None:
+            # Earlier versions did not store it; it was the shortest.
+            self.rate_length = before.get("rate_length") or min(before.get("lengths", self.lengths))
         self._refuse_another_comparison(before)
         self._take_in(before)
         self.order = in_order(self.arms)
@@ -95,7 +96,7 @@ class Comparison:
         names = dict.fromkeys([*before.get("arms", []), *asked, *sorted(present)])
         self.all_arms = [Arm(name) for name in names if name in present or name in asked]
         self.all_lengths = sorted({*before.get("lengths", []), *self.lengths})
-        self._check_lengths(before)
+        self._check_lengths()
         self.all_seeds = sorted({*range(self.seeds), *(run["seed"] for run in runs)})
         self.chosen_rates = dict(before.get("chosen_rates", {}))
         stated = list(before.get("stated_seeds", []))
@@ -114,17 +115,28 @@ class Comparison:
                 "repeated."
             )
 
-    def _check_lengths(self, before: Mapping[str, Any]) -> None:
+    def _check_choice(self) -> None:
+        if self.rate_seeds is not None and not self.learning_rates:
+            raise ValueError(
+                f"--rate-seeds got {self.rate_seeds} without --learning-rates, the grid that these "
+                "seeds choose from."
+            )
+        if self.rate_length is not None and not self.learning_rates:
+            raise ValueError(
+                f"--rate-length got {self.rate_length:g} without --learning-rates, the grid that is "
+                "tried at this length."
+            )
+        if self.rate_length is not None and not 0 < self.rate_length <= FULL_LENGTH:
+            raise ValueError(
+                f"--rate-length got {self.rate_length:g}, expected a share of the epochs, above 0 and "
+                "at most 1."
+            )
+
+    def _check_lengths(self) -> None:
         if len(self.all_lengths) > 1 and any(arm.rule == SHORT for arm in self.all_arms):
             raise ValueError(
                 "--arms got short together with several --lengths: all data for fewer epochs is the arm "
                 "full at another length. Leave short out."
-            )
-        if before and self.learning_rates and min(self.all_lengths) < min(before["lengths"]):
-            raise ValueError(
-                f"--lengths got {min(self.all_lengths):g}, but in {self.out} the learning rates were "
-                f"chosen at {min(before['lengths']):g}, the shortest length there. Expected no shorter "
-                "one; choose another --out for it."
             )
 
     @property
@@ -175,6 +187,7 @@ class Comparison:
             "most_seeds": self.most_seeds,
             "learning_rates": list(self.learning_rates),
             "rate_seeds": self.rate_seeds,
+            "rate_length": self.rate_length,
         }
 
     def _refuse_another_comparison(self, before: Mapping[str, Any]) -> None:
@@ -218,12 +231,14 @@ class Comparison:
         return self._wanted(Arm(run["arm"]), validation=run["settings"]["validation"])
 
     def _wanted(self, arm: Arm, *, validation: bool) -> dict[str, Any]:
-        """The settings that a run of an arm must have, regardless of its length and seed."""
+        """The settings that a run of an arm must have; runs of the comparison may have any length."""
         wanted = self._of_every_run
         if self.learning_rates:
             del wanted["learning_rate"]
             if not validation and arm.name in self.chosen_rates:
                 wanted["learning_rate"] = self.chosen_rates[arm.name]
+            if validation:
+                wanted["length"] = self.rate_length
         if arm.hash is not None:
             wanted["rule_hash"] = arm.hash
         leads = self.leader.name if self.leader is not None else None
@@ -259,7 +274,7 @@ class Comparison:
             self.leader,
             rates=self.learning_rates,
             seeds=seeds_of_choice(self.rate_seeds or 0),
-            length=min(self.all_lengths),
+            length=self.rate_length or FULL_LENGTH,
             arguments=lambda length, rate: self._arguments(length, rate, "--validation"),
             higher_is_better=self.task.higher_is_better,
             usual=self.task.learning_rate,

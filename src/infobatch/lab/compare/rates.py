@@ -1,7 +1,7 @@
 """The learning rate as part of the comparison: the same grid for every arm, on validation splits.
 
-Each arm trains once per rate and seed, at the shortest length, on four fifths of the training set, and is
-measured on the rest; each seed has its own split. The seeds are not those of the comparison, and
+Each arm trains once per rate and seed, by default at the shortest length, on four fifths of the training set,
+and is measured on the rest; each seed has its own split. The seeds are not those of the comparison, and
 the test set is not used. :mod:`infobatch.lab.stats.rates` decides which rate is chosen.
 """
 
