@@ -46,14 +46,14 @@ class Size:
         return f"noise:tau=0.2:delta=1.0:gradient={self.gradient}"
 
 
-IN_THREE_EPOCHS = Size(("count=512", "epochs=3"), mean="infobatch:delta=1.0")
+IN_THREE_EPOCHS = Size(("count=256", "epochs=3"), mean="infobatch:delta=1.0")
 SIZES = {
-    "fashion": Size(("epochs=40",)),
-    "cifar10": Size(("images=5000", "epochs=12", "network=small_resnet")),
-    "covertype": Size(("rows=100000",)),
-    "camvid": Size(("scale=2", "epochs=8")),
-    "mae": Size(("images=3000", "epochs=8"), gradient="root"),
-    "diffusion": Size(("images=1000", "epochs=10"), gradient="root"),
+    "fashion": Size(("epochs=20",)),
+    "cifar10": Size(("images=5000", "epochs=8", "network=small_resnet")),
+    "covertype": Size(("rows=50000",)),
+    "camvid": Size(("scale=2", "epochs=6")),
+    "mae": Size(("images=2000", "epochs=8"), gradient="root"),
+    "diffusion": Size(("images=1000", "epochs=8"), gradient="root"),
     "alpaca": IN_THREE_EPOCHS,
     "gsm8k": IN_THREE_EPOCHS,
 }
