@@ -22,7 +22,7 @@ def main() -> None:
 def seconds(recipes: dict[str, Any]) -> list[str]:
     """Passes and seconds saved, of each rule."""
     lines = [
-        "| recipe | rule | passes saved | seconds saved | seconds per pass | pruning took |",
+        "| recipe | rule | passes saved | seconds saved | seconds saved / passes saved | pruning took |",
         "|---|---|---|---|---|---|",
     ]
     for name, recipe in recipes.items():

@@ -103,7 +103,7 @@ def demo_block() -> str:
     count = len(results["seeds"])
     made = how_it_was_made(results)
     lines = [
-        f"`infobatch demo --seeds {count}`, and the pruned arms also for {max(results['lengths']):g} × the epochs: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
+        f"`infobatch demo --seeds {count}`, and the pruned arms also for {max(results['lengths']):g} × the epochs, added when the others had been seen: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
         f"test images; {made[0].lower()}{made[1:]} The decision:",
         "",
         f"> {finding(results)}",

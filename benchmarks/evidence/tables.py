@@ -147,7 +147,7 @@ def seconds_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]:
         "training",
         "passes saved",
         "processor time saved",
-        "time per pass",
+        "time saved / passes saved",
         "pruning took",
     ]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
