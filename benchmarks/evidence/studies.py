@@ -351,7 +351,7 @@ STUDIES = (
         "epochs=10",
         noise=f"{NOISE}:gradient=root",
         lengths=FEWER,
-        rate_seeds=2,
+        rate_seeds=1,
         rate_length=1,
     ),
     frontier_study(

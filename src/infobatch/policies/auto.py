@@ -1,4 +1,4 @@
-"""The rule that we recommend: the one that saved most at equal quality in our comparisons."""
+"""The rule that we recommend: the noise budget, as our search chose it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infobatch.policies.noise import NoisePrune
 
 @dataclass(frozen=True)
 class AutoPrune(NoisePrune):
-    """The noise budget with the settings that did best: a fifth more noise, in every epoch.
+    """The noise budget with the settings that our search chose: a fifth more noise, in every epoch.
 
     :class:`~infobatch.policies.noise.NoisePrune` with ``tau=0.2``, and no whole epochs at the end: the
     learning rate falls to zero there anyway, and with the gradient's noise bounded nothing was gained by
