@@ -126,11 +126,14 @@ class Histogram:
     """The samples in fine bins of the value that their probability is proportional to.
 
     It replaces a sort: everything needed to find c is a sum over bins, which can be added up over
-    ranks. Samples without a score are in no bin.
+    ranks. Samples without a score are in no bin. Only the bins that have samples are kept, a few
+    thousand: finding c is then fast, and numpy does not divide its sums among threads, which would
+    round them differently on a machine with another number of cores.
     """
 
     codes: npt.NDArray[np.uint16]  # the bin of each sample
-    values: Array  # of each bin
+    bins: npt.NDArray[np.intp]  # those that have samples
+    values: Array  # of each of these bins
     counts: Array
     masses: Array  # cost of each bin; without costs, its number of samples
     squares: Array  # Σ g² of each bin
@@ -180,18 +183,23 @@ class Histogram:
         sums = samples.sum(sums.ravel()).reshape(sums.shape)
         total_mass = float(sums[1].sum())
         sums[:, _NO_SCORE] = 0
-        counts, masses, squares = sums
-        return cls(codes, values, counts, masses, squares, total_mass)
+        bins = np.flatnonzero(sums[0])
+        counts, masses, squares = sums[:, bins]
+        return cls(codes, bins, values[bins], counts, masses, squares, total_mass)
 
     def keep(self, slope: float, floor: float) -> Array:
-        """Each bin's probability of being kept; 1 for those without a score."""
+        """Each bin's probability of being kept."""
         keep: Array = np.clip(slope * self.values, floor, 1.0)
-        keep[_NO_SCORE] = 1.0
         return keep
 
     def strata(self, slope: float, floor: float, squares: Array | None = None) -> Strata:
         """Neighbouring bins as one stratum each; ``squares`` as in ``strata_of_cells``."""
-        return strata_of_cells(self.codes, self.keep(slope, floor), self.counts, squares=squares)
+        keep, counts = np.ones(_BINS), np.zeros(_BINS)  # samples without a score are kept
+        keep[self.bins], counts[self.bins] = self.keep(slope, floor), self.counts
+        if squares is not None:
+            every, squares = squares, np.zeros(_BINS)
+            squares[self.bins] = every
+        return strata_of_cells(self.codes, keep, counts, squares=squares)
 
 
 _NO_SCORE = np.arange(_BINS) >= 0x7F80  # NaN and infinity
