@@ -59,7 +59,7 @@ def written_pages() -> Iterator[tuple[Path, str]]:
     """Every page with the text that it should have."""
     for page, rows in (
         (ROOT / "README.md", headline_table(frontiers("docs/results/"))),
-        (PAGES / "seconds.md", seconds_table(curves(""))),
+        (PAGES / "seconds.md", seconds_table(timed_curves())),
     ):
         yield page, with_block(page, "\n".join(rows) + "\n")
     yield PAGES / "demo.md", with_block(PAGES / "demo.md", demo_block())
@@ -88,6 +88,12 @@ def curves(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         if study.has_curve and (STORED / study.name / "results.json").exists():
             name = study.headline or study.title
             yield name, f"{folder}{study.name}.md", read_results(STORED / study.name)
+
+
+def timed_curves() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Those whose runs were all made at the same time, on the same machine."""
+    follow_ups = {f"{study.name}.md" for study in STUDIES if study.reuses}
+    return (row for row in curves("") if row[1] not in follow_ups)
 
 
 def frontiers(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:

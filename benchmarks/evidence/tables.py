@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from infobatch.lab.compare.answer import headline, points
@@ -165,10 +166,27 @@ def seconds_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]:
                 f"{row.saved_fraction:.1%}",
                 f"{saved:.1%}",
             ]
-            cells.append(f"{saved / row.saved_fraction:.2f}")
+            cells.append(
+                f"{saved / row.saved_fraction:.2f} ± {standard_error(time_per_pass(row.arm, results)):.2f}"
+            )
             cells.append(f"{row.overhead_seconds / row.seconds:.2%}")
             lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def time_per_pass(arm: str, results: dict[str, Any]) -> list[float]:
+    """Processor time saved divided by passes saved, against all data, of each seed at full length."""
+    runs = [record for record in map(read_record, results["runs"]) if record.length == 1]
+    full = {record.seed: record.cpu_seconds for record in runs if record.arm == "full"}
+    return [
+        (1 - record.cpu_seconds / full[record.seed]) / record.saved_fraction
+        for record in runs
+        if record.arm == arm
+    ]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / len(values) ** 0.5
 
 
 def difference(point: dict[str, Any], results: dict[str, Any]) -> str:
