@@ -245,6 +245,7 @@ def test_the_length_at_which_rates_are_chosen(tmp_path):
     assert results["rate_length"] == 1
     tried = [read_result(path) for path in (tmp_path / "new/sweep").iterdir()]
     assert {run["length"] for run in tried} == {1.0}
+    assert "on a validation split, at 1 × the epochs, with one seed" in grid_note(results)
     with pytest.raises(ValueError, match=r"rate_length = 1.0 there, 0.5 here"):
         made_with_rates(tmp_path / "new", 1, rate_length=0.5)
     (tmp_path / "new/results.json").unlink()
@@ -322,6 +323,7 @@ def test_the_rates_are_tried_at_the_shortest_length_on_a_validation_split(tmp_pa
     assert [(row["arm"], row["learning_rate"], row["chosen"]) for row in results["rates"]] == [
         (arm, rate, rate == 0.2) for arm in ("full", "infobatch", "random") for rate in (1e-9, 0.2)
     ]  # fmt: skip
+    assert "on a validation split, at 0.5 × the epochs, with 2 seeds" in grid_note(results)
     assert "12 runs, " in grid_note(results)
 
 

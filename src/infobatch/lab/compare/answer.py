@@ -144,9 +144,11 @@ def grid_note(results: Results) -> str:
     cost, seeds = results["rate_cost"], results["rate_seeds"]
     rates = ", ".join(f"{rate:g}" for rate in results["learning_rates"])
     by = f"{seeds} seeds" if seeds > 1 else "one seed"
+    # Earlier versions did not store the length; it was the shortest.
+    length = results.get("rate_length") or min(results["lengths"])
     return (
         f"Learning rates {rates} were tried for every arm on a validation split, at "
-        f"{min(results['lengths']):g} × the epochs, with {by} outside the comparison: "
+        f"{length:g} × the epochs, with {by} outside the comparison: "
         f"{cost['runs']} runs, {cost['share']:.0%} of all sample passes. {_tie_rule(results)}"
         f"{_at_the_edge(results)}"
     )
