@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -16,7 +17,7 @@ from tables import plain_name
 from infobatch.lab.compare.results import read_results
 from infobatch.lab.report.looks import looks_of
 from infobatch.lab.stats.records import read_record
-from infobatch.lab.stats.summary import summarise
+from infobatch.lab.stats.summary import Summary, summarise
 
 COLOURS = (
     "#3d4450", "#2563c9", "#b45309", "#0f7b6c", "#a21caf",
@@ -41,6 +42,8 @@ def draw(folder: Path, picture: Path) -> None:
         )
     summaries = summarise(map(read_record, results["runs"]), arms=results["arms"])
     figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
+    low, high = range_of_interest(summaries)
+    everything = True
     for (arm, look), colour in zip(looks_of(results["arms"]).items(), COLOURS, strict=False):
         rows = sorted((row for row in summaries if row.arm == arm), key=lambda row: row.length)
         rows = [row for row in rows if row.metric is not None]
@@ -48,10 +51,14 @@ def draw(folder: Path, picture: Path) -> None:
         means = np.array([row.metric.mean for row in rows])
         half = [0.0 if row.metric.low is None else row.metric.mean - row.metric.low for row in rows]
         label = "all data, for fewer epochs" if arm == "full" else plain_name(arm)
+        if not all(low <= mean <= high for mean in means):
+            label, everything = f"{label} (partly off the figure)", False
         axis.errorbar(
             costs, means, half, color=colour, marker=look.marker, ls=look.dash, capsize=2,
             lw=2.6 if arm == "full" else 1.4, label=label,
         )  # fmt: skip
+    if not everything:
+        axis.set_ylim(low, high)
     if not results["higher_is_better"]:
         axis.invert_yaxis()  # up is better in every figure
     axis.set(xlabel="sample passes, thousands", ylabel=f"test {results['metric']}")
@@ -62,6 +69,13 @@ def draw(folder: Path, picture: Path) -> None:
     figure.savefig(temporary, dpi=110, metadata={"Source": _hash_of(folder)})
     plt.close(figure)
     temporary.replace(picture)
+
+
+def range_of_interest(summaries: Sequence[Summary]) -> tuple[float, float]:
+    """All data's range, widened by twice its size: a run that diverged would hide everything else."""
+    means = [row.metric.mean for row in summaries if row.arm == "full" and row.metric]
+    size = max(means) - min(means)
+    return min(means) - 2 * size, max(means) + 2 * size
 
 
 def _hash_of(folder: Path) -> str:
