@@ -221,7 +221,7 @@ def follow_up(study: Study, name: str, title: str, says: str, arms: str) -> Stud
 
 def annealing_study(study: Study, task: str, setting: str) -> Study:
     """Every rule with and without whole epochs at the end."""
-    return follow_up(
+    question = follow_up(
         study,
         f"annealing-{study.task}",
         f"The rule, or the whole epochs at the end? {task}",
@@ -229,6 +229,7 @@ def annealing_study(study: Study, task: str, setting: str) -> Study:
         f"budget does not. Here every rule is trained both ways: {setting}.",
         f"full,infobatch,mean:delta=1.0,quantile,quantile:delta=1.0,noise:tau=0.2,{NOISE}",
     )
+    return replace(question, seeds=5)
 
 
 def biased_study(study: Study, task: str, setting: str) -> Study:
