@@ -91,7 +91,7 @@ def curves(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def timed_curves() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Those whose runs were all made at the same time, on the same machine."""
+    """Those without runs of another study, which were made at another time, perhaps on another machine."""
     follow_ups = {f"{study.name}.md" for study in STUDIES if study.reuses}
     return (row for row in curves("") if row[1] not in follow_ups)
 
