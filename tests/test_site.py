@@ -30,7 +30,7 @@ PICTURES += ["policies/mean.html", "results/index.html", "api/index.html"]
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     run = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", folder],
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
         capture_output=True,
         text=True,
         check=False,
