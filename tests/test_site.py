@@ -29,6 +29,7 @@ PICTURES += ["policies/mean.html", "results/index.html", "api/index.html"]
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
+    # Not with --quiet: mkdocs would not count its warnings, and a dead link would pass.
     run = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
         capture_output=True,
