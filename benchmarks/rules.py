@@ -65,7 +65,7 @@ def measure(mean_rule: infobatch.Pruner, name: str, repeats: int) -> dict[str, f
 
 def remembered(pruner: infobatch.Pruner) -> float:
     """Bytes per sample that stay between epochs."""
-    columns = pruner._course.memory.columns.values()
+    columns = pruner._course.current_memory().columns.values()
     return sum(column.nbytes for column in columns) / pruner.num_samples
 
 

@@ -17,7 +17,7 @@ from infobatch.epoch.course import Course
 from infobatch.epoch.progress import Progress
 from infobatch.epoch.refresh import Refreshing
 from infobatch.epoch.sampler import PlanBatchSampler, PlanSampler, Shrink
-from infobatch.integrations.loaders import KnownLoaders
+from infobatch.loaders.known import KnownLoaders
 from infobatch.memory.export import read_scores, write_scores
 from infobatch.memory.state import State
 from infobatch.memory.tracks import Track
@@ -150,7 +150,7 @@ class Pruner(Refreshing):
         For optimizers that evaluate a batch more than once, such as SAM or L-BFGS.
         """
         losses, _, index = checks.check_batch("reweight", losses, None, index)
-        return self._course.run.reweight(losses, index)
+        return self._course.current_run().reweight(losses, index)
 
     def skip(self, count: int | None = None, *, index: torch.Tensor | None = None) -> None:
         """Skip the update of a batch (because of a NaN, for instance) and keep its scores.
@@ -187,12 +187,12 @@ class Pruner(Refreshing):
     @property
     def plan(self) -> Plan:
         """This epoch's plan; drawn now if it has not been drawn yet."""
-        return self._course.run.plan
+        return self._course.current_run().plan
 
     @property
     def progress(self) -> Progress:
         """How far the running epoch has come."""
-        return self._course.run.progress()
+        return self._course.current_run().progress()
 
     def virtual_step(self, steps_per_epoch: int) -> int:
         """How many steps of full-data training the samples so far stand for.

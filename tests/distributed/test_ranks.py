@@ -391,7 +391,7 @@ def test_sharded_expected_sum_by_z_test():
         sums = []
         for epoch in range(200):
             pruner.set_epoch(epoch)
-            pruner._course.memory.columns["score"] = share.copy()
+            pruner._course.current_memory().columns["score"] = share.copy()
             plan = pruner.plan
             sums.append(float((plan.weights.numpy() * scores[plan.order.numpy()] ** 2).sum()))
         return sums

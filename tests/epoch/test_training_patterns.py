@@ -344,53 +344,6 @@ def test_the_length_after_breaking_off_is_that_of_the_loop():
     assert train_data.epoch == 2
 
 
-@pytest.mark.parametrize("peek_at", [3, 12])
-def test_peeking_beside_the_loop(peek_at):
-    """A look at a batch in the middle of an epoch: the loop continues, every loss in its place."""
-    train_data = infobatch.InfoBatch(Numbered(100), 4, delta=1.0)
-    loader = DataLoader(train_data, 8, sampler=train_data.sampler)
-    for epoch in range(2):
-        for step, (x, _) in enumerate(loader):
-            if epoch == 0 and step == peek_at:
-                assert len(next(iter(loader))[0]) == 8
-            train_data.update(loss_of(x, epoch))
-        assert train_data.epoch == epoch
-    for sample in train_data.plan.order.tolist():
-        assert train_data.scores[sample].item() == pytest.approx(loss_of(sample, 1), abs=1e-6)
-    assert train_data.savings.unscored == 0
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_two_loops_that_cannot_be_told_apart(held):
-    train_data = infobatch.InfoBatch(Numbered(100), 4, delta=1.0)
-    loader = DataLoader(train_data, 8, sampler=train_data.sampler)
-    first = iter(loader)
-    for _ in range(2):
-        train_data.update(loss_of(next(first)[0], 0))
-    second = iter(loader)
-    batch = next(second)[0]
-    if not held:
-        del first
-    with pytest.raises(RuntimeError, match=r"cannot tell which of two iterators its batch is from"):
-        train_data.update(loss_of(batch, 0))
-
-
-@pytest.mark.parametrize("by_index", [False, True])
-def test_peeking_beside_a_loop_whose_loader_fetches_ahead_is_refused(by_index):
-    train_data = infobatch.InfoBatch(Numbered(400), 4, delta=1.0)
-    loader = DataLoader(train_data, 8, sampler=train_data.sampler, num_workers=1)
-    for step, (x, _) in enumerate(loader):
-        index = x.long() if by_index else None
-        if step == 3:
-            next(iter(loader))
-            with pytest.raises(
-                RuntimeError, match=r"to look at the data in the meantime, use another loader"
-            ):
-                train_data.update(loss_of(x, 0), index=index)
-            break
-        train_data.update(loss_of(x, 0), index=index)
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_iterators_made_by_hand(workers):
     """A fixed number of steps an epoch, a new iterator each time: every one is the next epoch."""

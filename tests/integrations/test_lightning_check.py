@@ -144,7 +144,7 @@ def test_samples_that_would_be_sharded_twice_are_refused_on_every_rank(case, mes
 def test_nothing_is_imported():
     code = (
         "import sys; before = {'lightning', 'pytorch_lightning', 'lightning_fabric'};"
-        "from infobatch.integrations.lightning_check import check_lightning; check_lightning(same_length=False);"
+        "from infobatch.loaders.lightning import check_lightning; check_lightning(same_length=False);"
         "assert not before & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -73,7 +73,7 @@ def test_ages_are_those_that_a_policy_sees_also_after_a_resume(tmp_path, suffix)
     for source in (train_data, resumed):
         source.export_scores(tmp_path / f"scores{suffix}")
         ages.append(columns_of(tmp_path / f"scores{suffix}")["age"].tolist())
-    memory = resumed.pruner._course.memory
+    memory = resumed.pruner._course.current_memory()
     seen = infobatch.Samples(memory.scores, epoch=resumed.epoch, columns=memory.columns).age
     assert ages[0] == ages[1] == seen.tolist()
     assert min(ages[0]) == 1 < max(ages[0])

@@ -134,7 +134,7 @@ def test_columns_cannot_be_written():
     pruner = infobatch.Pruner(SIZE, EPOCHS, policy=Writing())
     train(pruner, until=2)
     pruner.set_epoch(2)
-    assert pruner._course.memory.columns["visits"].flags.writeable
+    assert pruner._course.current_memory().columns["visits"].flags.writeable
 
 
 @pytest.mark.parametrize("by_index", [False, True])
@@ -240,8 +240,8 @@ def state_with(*tracks):
 def test_a_column_that_is_new_to_a_checkpoint_begins_as_it_is():
     pruner = infobatch.Pruner(SIZE, EPOCHS, tracks=[Visits(), LastVisit()])
     pruner.load_state_dict(state_with(LastVisit()))
-    assert pruner._course.memory.columns["visits"].tolist() == [0] * SIZE
-    assert pruner._course.memory.columns["last_visit"].max() == 1
+    assert pruner._course.current_memory().columns["visits"].tolist() == [0] * SIZE
+    assert pruner._course.current_memory().columns["last_visit"].max() == 1
     train(pruner, until=3)
     assert pruner.state_dict()["columns"]["visits"].max() == 1
 
@@ -281,7 +281,9 @@ def test_the_mean_rule_ranks_by_the_moving_average():
     pruner.set_epoch(2)
     averages = torch.tensor(first)
     averages[kept] = 0.7 * averages[kept] + 0.3 * torch.tensor(second)[kept]
-    assert pruner._course.memory.columns["ema"] == pytest.approx(averages.numpy(), rel=1e-6)
+    assert pruner._course.current_memory().columns["ema"] == pytest.approx(
+        averages.numpy(), rel=1e-6
+    )
     assert {0, 3} <= set(kept.tolist()), "above the mean of the first epoch"
     assert pruner.plan.thresholds == pytest.approx((averages.double().mean().item(),), rel=1e-6)
     assert averages[0] > averages.mean(), "6.6: still hard, though its last loss is 1"
@@ -304,7 +306,7 @@ def test_the_quantile_rule_ranks_by_the_moving_average():
     pruner.set_epoch(1)
     expected = averages.copy()
     expected[5:] *= 0.7
-    assert pruner._course.memory.columns["ema"] == pytest.approx(expected, rel=1e-6)
+    assert pruner._course.current_memory().columns["ema"] == pytest.approx(expected, rel=1e-6)
     threshold = sorted(expected.tolist())[5]
     assert pruner.plan.thresholds == pytest.approx((threshold,))
     always = [sample for sample in range(10) if expected[sample] >= np.float32(threshold)]

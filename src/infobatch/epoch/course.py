@@ -8,14 +8,14 @@ import numpy as np
 
 from infobatch.distributed.ranks import Ranks
 from infobatch.epoch import boundary
-from infobatch.epoch.clock import Clock, Complete, Idle, Offered, Spent, Training
+from infobatch.epoch.clock import Clock, Complete, Offered, Spent, Training, two_loops
 from infobatch.epoch.loader_state import ReadPosition, check_position
-from infobatch.epoch.loop import Loaders
-from infobatch.epoch.matching import refuse_endless
+from infobatch.epoch.matching import check_data_length, check_endless
 from infobatch.epoch.numbering import Numbering
 from infobatch.epoch.route import Route
 from infobatch.epoch.run import Run
 from infobatch.epoch.walk import Walk
+from infobatch.loaders.known import KnownLoaders
 from infobatch.memory.memory import Memory
 from infobatch.memory.state import State
 from infobatch.plan import fingerprint
@@ -30,10 +30,10 @@ class Course:
     """
 
     def __init__(
-        self, planner: Planner, seed: int, find_ranks: Callable[[], Ranks], loaders: Loaders
+        self, planner: Planner, seed: int, find_ranks: Callable[[], Ranks], loaders: KnownLoaders
     ) -> None:
         self.seed = seed
-        self.clock = Clock(self._close)
+        self.clock: Clock[Walk] = Clock(self._close)
         self.history: list[EpochPasses] = []
         self.find_ranks = find_ranks
         self.planner = planner
@@ -44,8 +44,7 @@ class Course:
         self._loaders_position: ReadPosition | None = None  # from a stateful loader's checkpoint
         self._warned_of_old_scores = False
 
-    @property
-    def memory(self) -> Memory:
+    def current_memory(self) -> Memory:
         """What is remembered about the samples; with sharded scores, about this rank's."""
         memory = self._memory
         if memory is None or self.is_fresh:
@@ -60,8 +59,7 @@ class Course:
         """Whether nothing was recorded yet."""
         return not self.history and (self._run is None or not self._run.made())
 
-    @property
-    def run(self) -> Run:
+    def current_run(self) -> Run:
         """The running epoch; its plan is drawn now if it has not been drawn yet."""
         run, epoch = self._run, self.clock.epoch
         if run is not None and run.epoch != epoch:
@@ -75,7 +73,9 @@ class Course:
                 last = self.history[-1] if self.history else None
                 self._warned_of_old_scores = boundary.warn_of_old_scores(self.planner, epoch, last)
             ranks = self.find_ranks()
-            plan = self.planner.draw(self.memory, ranks, self.history, epoch=epoch, seed=self.seed)
+            plan = self.planner.draw(
+                self.current_memory(), ranks, self.history, epoch=epoch, seed=self.seed
+            )
             run = self._run = Run(epoch, plan, ranks, extras=dict.fromkeys(self.planner.channels))
         return run
 
@@ -88,24 +88,36 @@ class Course:
         if position is not None:
             done = 0 if self._run is None else self._run.made()
             check_position(position, self.clock, done)
-        before = None if self._run is None or not self._run.updated else self._run.walk
-        refuse_endless(before, walk, self.clock.epoch)
-        del before  # or the last epoch stays in memory while the next one is drawn
+        check_data_length(walk, self.planner.num_samples)
+        loader = None if self._run is None or self._run.walk is None else self._run.walk.loader
+        same_loader = loader is not None and walk.loader is not None and loader.is_same(walk.loader)
+        if same_loader and self._run is not None and self._run.updated:
+            check_endless(loader, walk.loader, self.clock.epoch)
         if isinstance(self.clock.phase, Offered) and self._run and self._run.rest_was_dropped():
             self._complete()
-        if not self.clock.begin(walk):
-            return None if isinstance(self.clock.phase, Idle) else self.run.route
+        at_once = walk.loader is not None and walk.loader.reads_ahead
+        if not self.clock.begin(walk, ends_previous=same_loader, at_once=at_once):
+            return None
         self._numbering.settle()
-        run = self.run
-        loop = self._loaders.loop_of(walk, run.route) or walk
-        self.clock.identify(loop)
-        run.attach(loop, walk)
+        run = self.current_run()
+        walk.prepared = self._loaders.prepared(run.ranks.world_size)
+        run.walk = walk
         return run.route
+
+    def check_turn(self, walk: Walk) -> None:
+        """Raise if an iterator asks for more after another one has taken over the epoch."""
+        run = self._run
+        if run is None or run.walk is walk:
+            return
+        if not walk.walks(run.route) or (run.updated and run.walk is not None and run.walk.alive):
+            raise two_loops(self.clock.epoch)
+        self.clock.take_over(walk)  # the newer one was only a look at the data
+        run.continue_with(walk)
 
     def length(self, *, shrinks: bool = False) -> Route | None:
         """The route that determines the sampler's length; None if nothing is left."""
         self._loaders.check(same_length=shrinks)
-        return None if isinstance(self.clock.phase, Spent) else self.run.route
+        return None if isinstance(self.clock.phase, Spent) else self.current_run().route
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch, as the caller asks."""
@@ -141,7 +153,7 @@ class Course:
     def run_for(self, call: str, by_index: bool) -> Run:
         """Return the epoch that an update belongs to, or raise an error if that is unknown."""
         in_training = self.clock.phase.__class__ is Training
-        run = self._run if in_training and self._run is not None else self.run
+        run = self._run if in_training and self._run is not None else self.current_run()
         if run.ranks.global_order and not by_index:
             raise RuntimeError(
                 f"{call} got no index=, but with {run.ranks.world_size} ranks and global_order the "
@@ -150,13 +162,10 @@ class Course:
                 "update(losses, index=index)."
             )
         if not in_training:
-            loop = self.clock.expect_update(call, by_index=by_index)
-            if loop is not None:
-                run.attach(loop)
-            elif run.loop is None:
-                run.loop = self._loaders.loop_of(None, run.route)
-            waiting = 0 if run.walk is None else run.walk.issued - run.updated
-            self.clock.refuse_if_ambiguous(call, waiting=waiting)
+            self.clock.check_update(call, by_index=by_index)
+            if run.walk is None:
+                prepared = self._loaders.prepared(run.ranks.world_size)
+                run.walk = None if prepared is None else Walk.received(prepared, run.route)
         return run
 
     def after_update(self, run: Run) -> None:
@@ -164,7 +173,7 @@ class Course:
 
         Nothing after that is collective. Called for the first update and from ``check_at`` on.
         """
-        self.clock.update(run.loop)
+        self.clock.update(run.walk)
         if run.closed or not run.is_complete():
             return
         if run.ranks.world_size > 1 and not run.ranks.communicator.connected:
@@ -178,19 +187,21 @@ class Course:
         loop did not take would look like missing updates. They still do if a different number of
         batches was updated.
         """
-        walk = None if self._run is None else self._run.walk
-        if walk is not None and walk.batches is not None and self._run is not None:
-            walk.left_early = self._run.updated == walk.batches.end(0, batches)
+        run = self._run
+        if run is not None and run.walk is not None:
+            run.walk.left = True
+            known = run.walk.batches
+            run.walk.left_after_update = known is not None and run.updated == known.end(0, batches)
 
     def _close(self) -> None:
         run, connected = self._run, self.find_ranks().communicator.connected
         # All ranks take part, since some may not have iterated or received a batch. (Without a
         # process group there is no rank to wait for, and one that iterated gets an error.)
         if run is None and connected:
-            run = self.run
+            run = self.current_run()
         if run is None or run.closed or not (connected or run.walk or run.losses):
             return
-        passes = boundary.close_epoch(run, self.memory)
+        passes = boundary.close_epoch(run, self.current_memory())
         if passes is not None:
             if not self.history and passes.epoch:
                 boundary.warn_of_first_epoch(passes.epoch)
@@ -223,7 +234,7 @@ class Course:
 
     def known_memory(self) -> Memory:
         """A copy of the memory as it would be if the running epoch ended here."""
-        memory, run = self.memory.copy(), self.recording
+        memory, run = self.current_memory().copy(), self.recording
         if run is not None:
             boundary.fold_losses(run, memory)
         return memory
@@ -242,7 +253,7 @@ class Course:
                 epoch, finished = epoch + 1, epoch
             columns, history, run = self.known_memory().columns, tuple(self.passes()), None
         else:
-            columns, history = self.memory.copy().columns, tuple(self.history)
+            columns, history = self.current_memory().copy().columns, tuple(self.history)
         losses, extras = (np.empty(0, np.float32), {}) if run is None else run.recorded()
         return State(
             num_samples=self.planner.num_samples,
@@ -267,7 +278,7 @@ class Course:
         return isinstance(phase, Offered) and (phase.loop.alive or phase.loop.exhausted)
 
     def load(self, state: State) -> None:
-        """Continue from a state; refuse one whose epoch cannot be drawn again."""
+        """Continue from a state; raise if its epoch cannot be drawn again."""
         ranks = self.find_ranks()
         memory = self.planner.new_memory(ranks)
         memory.restore(state.columns)

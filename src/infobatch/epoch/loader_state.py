@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from infobatch.epoch.clock import Clock, Idle, Spent
+from infobatch.epoch.clock import Clock
+from infobatch.epoch.walk import Walk
 
 
 class ReadPosition(NamedTuple):
@@ -14,19 +15,19 @@ class ReadPosition(NamedTuple):
     read: int
 
 
-def check_position(position: ReadPosition, clock: Clock, done: int) -> None:
-    """Refuse a loader's checkpoint without the pruner's own, which has the scores.
+def check_position(position: ReadPosition, clock: Clock[Walk], done: int) -> None:
+    """Raise if a loader's checkpoint comes without the pruner's own, which has the scores.
 
     ``done`` samples of the clock's epoch are part of the pruner's state.
     """
     if position == ReadPosition(0, 0):
         return
-    phase = clock.phase
-    resumed = isinstance(phase, Spent) or (isinstance(phase, Idle) and phase.resumed)
-    at_end = done == 0 and position.epoch == clock.finished == phase.epoch - 1
-    if resumed and (at_end or position == ReadPosition(phase.epoch, done)):
+    at_end = done == 0 and position.epoch == clock.finished == clock.epoch - 1
+    if clock.resumed and (at_end or position == ReadPosition(clock.epoch, done)):
         return
-    ours = f"was saved after {done} samples of epoch {phase.epoch}" if resumed else "was not loaded"
+    ours = "was not loaded"
+    if clock.resumed:
+        ours = f"was saved after {done} samples of epoch {clock.epoch}"
     raise RuntimeError(
         f"The loader's state was saved after {position.read} samples of epoch {position.epoch}, but "
         f"train_data's {ours}. Save train_data.state_dict() with it, after the same update (and with "

@@ -10,10 +10,11 @@ import warnings
 
 from infobatch.distributed.ranks import Ranks
 from infobatch.epoch.walk import Walk
+from infobatch.loaders.asking import AskingLoader
 
 
 def check_claim(call: str, count: int, updated: int, walk: Walk) -> None:
-    """Refuse losses for the next ``count`` positions if the counts do not agree."""
+    """Raise if the counts do not allow losses for the next ``count`` positions."""
     waiting = walk.issued - updated
     if count > waiting:
         raise RuntimeError(
@@ -32,15 +33,26 @@ def check_claim(call: str, count: int, updated: int, walk: Walk) -> None:
         )
 
 
-def refuse_endless(before: Walk | None, walk: Walk, epoch: int) -> None:
-    """Refuse a loader that never ends its sampler's iterator: it has no epochs."""
-    source = None if before is None or before.source is None else before.source()
-    if source is not None and walk.source is not None and walk.source() is source:
+def check_endless(before: AskingLoader | None, now: AskingLoader | None, epoch: int) -> None:
+    """Raise if a loader never ends its sampler's iterator: it has no epochs."""
+    if before is not None and now is not None and before.has_same_source(now):
         raise RuntimeError(
             f"The loader took all of epoch {epoch} and began the next one within the "
             "same iteration, as loaders with an infinite sampler do, so its epochs and the pruned "
             "ones would get out of step. Expected a loader that is iterated again for each epoch, "
             "such as torch's DataLoader; persistent_workers=True keeps its workers alive."
+        )
+
+
+def check_data_length(walk: Walk, num_samples: int) -> None:
+    """Raise if the loader reads other data than the pruner's, or the data has grown."""
+    length = None if walk.loader is None else walk.loader.data_length
+    if walk.loader is not None and length is not None and length != num_samples:
+        raise RuntimeError(
+            f"The loader reads a {walk.loader.data_kind} of {length} samples, but its sampler was built "
+            f"for {num_samples}. Expected the same data, of the same size in every epoch: scores belong "
+            "to samples. Split or extend the data first and build the InfoBatch (or Pruner) from the "
+            "part that is trained on; initial_scores= carries known scores over."
         )
 
 
@@ -61,8 +73,8 @@ def left_out(updated: int, largest_batch: int, walk: Walk) -> int:
     A missing update that counting could not detect, before the epoch's first update or near its
     end, shows only now.
     """
-    waiting = walk.deliverable - updated
-    if walk.left_early or not updated or not walk.exhausted or waiting <= 0:
+    waiting = walk.to_issue - updated
+    if walk.left_after_update or not updated or not walk.exhausted or waiting <= 0:
         return 0
     if not walk.asked_by_batch and waiting < largest_batch:
         return 0  # another kind of loader, which may well have dropped an incomplete last batch

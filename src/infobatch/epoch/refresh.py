@@ -41,7 +41,7 @@ class Refreshing:
         been refreshed are no longer included.
         """
         finished = self._course.finished_run
-        run = self._course.run if finished is None else finished
+        run = self._course.current_run() if finished is None else finished
         rows = np.flatnonzero(_left_out(run) if finished is None else self._old_scores(run))
         return torch.from_numpy(run.plan.shard.first + run.plan.shard.step * rows.astype(np.int64))
 
@@ -66,7 +66,7 @@ class Refreshing:
         run, samples, values = self._checked(losses, index, scores)
         channels = [(extras or {})[name].detach().float().cpu() for name in self._channels]
         samples, columns = _exchanged(run, samples, torch.stack([values, *channels]))
-        memory, shard = self._course.memory, run.plan.shard
+        memory, shard = self._course.current_memory(), run.plan.shard
         rows = ((samples - shard.first) // shard.step).numpy()
         _, first = np.unique(rows, return_index=True)
         rows, table = rows[first], columns.numpy()[:, first]

@@ -9,7 +9,6 @@ import torch
 
 from infobatch.distributed.ranks import Ranks
 from infobatch.epoch.batching import ShrunkBatches
-from infobatch.epoch.loop import Loop
 from infobatch.epoch.losses import (
     NO_EXTRAS,
     Earlier,
@@ -52,8 +51,6 @@ class Run:
         self.largest_batch = largest_batch  # the most samples in an update
         self.closed = False  # its losses are part of the memory
         self.walk: Walk | None = None
-        self.loop: Loop | None = None
-        self._walks: dict[Loop, Walk] = {}  # of every iterator that has begun
         self._last: tuple[int, int] | None = None
         self.check_at = 0  # it cannot be complete before this many samples were updated
         self._earlier, self._earlier_by, self._extras = earlier, losses_by, extras
@@ -81,10 +78,11 @@ class Run:
             extras=self._extras,
         )
 
-    def attach(self, loop: Loop, walk: Walk | None = None) -> None:
-        """Attach an iterator that walks the route from its start, or reattach an earlier one."""
-        self.walk = self._walks[loop] = walk or self._walks[loop]
-        self.loop = loop
+    def continue_with(self, walk: Walk) -> None:
+        """Let an earlier iterator of this epoch be the one that counts."""
+        self.walk = walk
+        if self.updated:
+            self._begin_updates(by_index=self.by_index)
 
     # Reports from the training loop.
 
@@ -175,10 +173,12 @@ class Run:
 
     def _begin_updates(self, *, by_index: bool) -> None:
         """Note what is known about the loader when the first losses of the epoch arrive."""
-        if self.walk is not None:
-            self.walk.note_first_update(counts=not by_index)
-            self.weights.cut_into(self.walk.batches)
-        known = None if self.loop is None else self.loop.deliverable
+        walk = self.walk
+        if walk is not None:
+            if not by_index:
+                walk.note_first_update()
+            self.weights.cut_into(walk.batches)
+        known = None if walk is None else walk.deliverable
         self.check_at = sys.maxsize if known is None else known
 
     def _count(self, count: int) -> None:
@@ -198,7 +198,7 @@ class Run:
         return self.losses
 
     def _check_form(self) -> None:
-        """Refuse an index if the batches cannot have one, before anything changes."""
+        """Raise if the batches cannot have an index, before anything changes."""
         if self.ranks.sharded:
             raise RuntimeError(
                 "update(index=…) got a pruner with sharded=True, expected the form without index: a "
@@ -219,12 +219,13 @@ class Run:
 
     def is_complete(self) -> bool:
         """Whether everything that the loader delivers was updated, as far as counting can tell."""
-        if self.updated < self.check_at or self.loop is None or not self.loop.exhausted:
+        walk = self.walk
+        if self.updated < self.check_at or walk is None or not walk.exhausted:
             return False
-        if not isinstance(self.losses, IndexLosses) or self.loop is not self.walk:
+        if not isinstance(self.losses, IndexLosses) or walk.prepared is not None:
             return True
         # Batches that carry their indices may repeat, so the samples are counted.
-        expected = min(self.walk.deliverable, len(self.route.shard))
+        expected = min(walk.to_issue, len(self.route.shard))
         missing = expected - (self.losses.visited_here() - self.route.visited_before)
         self.check_at = self.updated + missing
         return missing <= 0
@@ -232,7 +233,7 @@ class Run:
     def covers_all(self) -> bool:
         """Whether every sample that a loader delivers was visited; known after an exchange."""
         counted = None if self.losses is None else self.losses.visited()
-        dropped = 0 if self.loop is None else self.loop.dropped_of(len(self.route))
+        dropped = 0 if self.walk is None else self.walk.dropped_of(len(self.route))
         return counted is not None and counted >= self.route.planned - dropped
 
     def rest_was_dropped(self) -> bool:
@@ -269,10 +270,10 @@ class Run:
 
     def progress(self) -> Progress:
         """The progress of the epoch, for schedules."""
-        loop, route = self.loop, self.route
-        if loop is None:
+        walk, route = self.walk, self.route
+        if walk is None:
             return Progress(self.epoch, self.made(), route.planned, int(route.full_counts.sum()))
-        batches = None if self.walk is None else self.walk.batches
+        batches = walk.batches
         if isinstance(batches, ShrunkBatches):  # each stands for a whole one
             at = self.made() - route.visited_before if self.ranks.global_order else self.updated
             done, total = (
@@ -280,8 +281,8 @@ class Run:
                 for position in (at, batches.deliverable)
             )
             return Progress(self.epoch, done, max(total, 1), max(total, 1))
-        total = max(route.planned - loop.dropped_of(len(route)), 1)
-        full = max(int(route.full_counts.sum()) - loop.dropped_of(int(route.full_counts.max())), 1)
+        total = max(route.planned - walk.dropped_of(len(route)), 1)
+        full = max(int(route.full_counts.sum()) - walk.dropped_of(int(route.full_counts.max())), 1)
         return Progress(self.epoch, self.made(), total, full)
 
     def recorded(self) -> tuple[FloatArray, dict[str, FloatArray]]:
@@ -292,8 +293,8 @@ class Run:
             before = len(self.plan) - len(self.route.left)
             done = before + min(self.updated, len(self.route.shard))
         extras = self.losses.extras.items()
-        beside = {name: extra.known()[:done].copy() for name, extra in extras}
-        return self.losses.known()[:done].copy(), beside
+        values = {name: extra.known()[:done].copy() for name, extra in extras}
+        return self.losses.known()[:done].copy(), values
 
     def losses_by(self, form: str) -> Losses:
         """The losses in the form "position" or "index"; empty if none have been recorded yet."""

@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 from infobatch.checks import check_count, check_shrink
 from infobatch.epoch.course import Course
 from infobatch.epoch.loader_state import ReadPosition
-from infobatch.epoch.walk import Begin, Walk, batches_of
+from infobatch.epoch.walk import Walk, batches_of
 
 Shrink = Literal["epoch", "batch"]
 
@@ -33,12 +33,15 @@ class WalkIterator:
     loader releases it.
     """
 
-    def __init__(self, begin: Begin) -> None:
+    def __init__(self, course: Course) -> None:
+        self._course = course
         self._walk = Walk()
         self._walk.held_by(self)
-        self._indices = chain.from_iterable(self._walk.blocks(begin))
+        self._indices = chain.from_iterable(self._walk.blocks(course.begin))
 
     def __iter__(self) -> Iterator[int]:
+        if self._walk.has_begun:
+            self._course.check_turn(self._walk)
         self._walk.request()
         return self._indices
 
@@ -56,7 +59,7 @@ class PlanSampler(Sampler[int]):
         self.pruner = pruner
 
     def __iter__(self) -> Iterator[int]:
-        return WalkIterator(self.pruner._course.begin)
+        return WalkIterator(self.pruner._course)
 
     def __len__(self) -> int:
         """The number of samples that the next iteration visits on this rank.
@@ -111,12 +114,13 @@ class PlanBatchSampler(Sampler[list[int]]):
         self.full_batch_size = batch_size
 
     def __iter__(self) -> Iterator[list[int]]:
-        walk = Walk()
+        walk, course = Walk(), self.sampler.pruner._course
         batches = walk.in_batches(
-            self.sampler.pruner._course.begin,
-            self.full_batch_size,
-            self.drop_last,
-            self.shrink == "batch",
+            course.begin,
+            course.check_turn,
+            size=self.full_batch_size,
+            drop_last=self.drop_last,
+            shrinks=self.shrink == "batch",
             even=self.even,
         )
         walk.held_by(batches)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 from infobatch.epoch.batching import Batches, EvenBatches, FixedBatches, ShrunkBatches
-from infobatch.epoch.loop import asking_loader
 from infobatch.epoch.route import Route
+from infobatch.loaders.accelerate import PreparedLoader
+from infobatch.loaders.asking import AskingLoader, find_asking_loader
 
 _BLOCK = 1 << 14  # indices turned into Python numbers at a time
 Begin = Callable[["Walk"], Route | None]
@@ -26,8 +26,6 @@ class Walk:
     differently, both stay unknown.
     """
 
-    ended = False  # the sampler's iterator cannot tell whether the loop is over
-
     def __init__(self) -> None:
         self._block: Iterator[int] = iter(())
         self._block_end = 0
@@ -35,14 +33,25 @@ class Walk:
         self._route: Route | None = None  # known once the first index was requested
         self._iterator: weakref.ref[Any] | None = None
         self._ahead: int | None = None  # batches or samples that were waiting at the first update
-        self._ran_dry = False  # the loader asked for more than there was
-        self._prefetched: int | None = None  # batches that torch's loader reads ahead
-        self.source: weakref.ref[Any] | None = None  # what torch's loader takes its batches from
+        self.loader: AskingLoader | None = None  # torch's loader, if that is what asks
+        self.prepared: PreparedLoader | None = None  # the loader around it, if it is Accelerate's
         self.batches: Batches | None = None  # where they are known
         self.batch_size: int | None = None
         self.drop_last = False
         self.shrinks = False
-        self.left_early = False  # the loop is known to have left before the end
+        self.left = False  # the loop is known to have left before the end
+        self.left_after_update = False  # and it had reported every batch that it took
+
+    @classmethod
+    def received(cls, prepared: PreparedLoader, route: Route) -> Walk:
+        """The walk of a rank whose batches are sent by another rank, which has the sampler."""
+        walk = cls()
+        walk.prepared, walk._route = prepared, route
+        return walk
+
+    def walks(self, route: Route) -> bool:
+        """Whether this is a walk along ``route``."""
+        return self._route is route
 
     # For the sampler.
 
@@ -55,6 +64,11 @@ class Walk:
         self._requests += 1
         if self._requests == 2 and self.issued:
             self._set_batch_size(self.issued)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first index was requested."""
+        return self._route is not None
 
     def blocks(self, begin: Begin) -> Iterator[Iterator[int]]:
         """Begin the epoch and issue its indices, a block at a time."""
@@ -70,10 +84,16 @@ class Walk:
             self._block = iter(route.indices(start, stop).tolist())
             self._block_end = stop
             yield self._block
-        self._ran_dry = True
 
     def in_batches(
-        self, begin: Begin, size: int, drop_last: bool, shrinks: bool, *, even: bool = False
+        self,
+        begin: Begin,
+        check_turn: Callable[[Walk], None],
+        *,
+        size: int,
+        drop_last: bool,
+        shrinks: bool,
+        even: bool,
     ) -> Iterator[list[int]]:
         """Begin the epoch and issue its indices, a batch at a time."""
         self.drop_last, self.shrinks, self._requests = drop_last, shrinks, 1
@@ -83,17 +103,12 @@ class Walk:
         self._set_batch_size(size, even=even)
         assert self.batches is not None
         for batch in range(len(self.batches)):
+            check_turn(self)
             start, self._block_end = self.batches.bounds(batch)
             yield route.indices(start, self._block_end).tolist()
-        self._ran_dry = True
 
     def _begin(self, begin: Begin) -> Route | None:
-        loader = asking_loader()
-        if loader is not None:
-            with suppress(TypeError):  # not every iterator can be referred to weakly
-                self.source = weakref.ref(loader._sampler_iter)
-            workers = getattr(loader, "_num_workers", 0)
-            self._prefetched = workers * (getattr(loader, "_prefetch_factor", None) or 0)
+        self.loader = find_asking_loader()
         self._route = begin(self)
         return self._route
 
@@ -104,19 +119,24 @@ class Walk:
             self._route, size, drop_last=self.drop_last, shrinks=self.shrinks, even=even
         )
 
-    # The loop, as seen from here.
+    # What is known about the loop.
 
     @property
     def alive(self) -> bool:
-        """Whether a loader is known to be still running: it may take more, or deliver what it has.
-
-        Without worker processes this is exact. A loader with workers releases the iterator as soon
-        as it has taken everything, while batches are still to come.
-        """
-        if self._iterator is None or not self.asked_by_batch:
+        """Whether a loop is known to be still under way: it may take or receive more."""
+        if self.left or self.ended:
             return False
-        iterator = self._iterator()
+        if self.loader is not None:
+            return self.loader.alive and not self.consumed
+        if self._iterator is None:  # another rank has the sampler
+            return self.prepared is not None
+        iterator = self._iterator() if self.asked_by_batch else None
         return iterator is not None and getattr(iterator, "gi_frame", iterator) is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the loader itself reports that the loop is over."""
+        return self.prepared is not None and self.prepared.ended
 
     @property
     def issued(self) -> int:
@@ -129,8 +149,13 @@ class Walk:
         return self._requests > 0
 
     @property
-    def deliverable(self) -> int:
-        """How many samples the loader delivers in total; 0 before the walk has begun."""
+    def is_shared(self) -> bool:
+        """Whether the loader divides what it takes among several ranks."""
+        return self.prepared is not None and self.prepared.world_size > 1
+
+    @property
+    def to_issue(self) -> int:
+        """How many indices the loader takes in total; 0 before the walk has begun."""
         if self._route is None:
             return 0
         if self.drop_last and self.batches is not None:
@@ -138,44 +163,48 @@ class Walk:
         return self._route.length
 
     @property
+    def deliverable(self) -> int | None:
+        """How many samples the loader delivers to this rank in total, if that is known."""
+        if self.prepared is None or not self.is_shared:
+            return self.to_issue
+        if self._iterator is None or self._route is None:
+            return None
+        return self.prepared.share_of(len(self._route))
+
+    @property
     def exhausted(self) -> bool:
-        """Whether everything that the loader delivers was issued."""
-        return self._route is not None and self.issued >= self.deliverable
+        """Whether everything that the loader delivers was issued to it."""
+        if self.prepared is not None and self.is_shared:
+            return self.prepared.at_last_batch
+        return self._route is not None and self.issued >= self.to_issue
+
+    @property
+    def consumed(self) -> bool:
+        """Whether the loop is known to have received every batch."""
+        if self.loader is None or self.batches is None or self.prepared is not None:
+            return False
+        return self.loader.yielded >= len(self.batches)
 
     def dropped_of(self, positions: int) -> int:
-        """How many samples belong to a batch that the loader drops, over all ranks."""
+        """How many samples at the end of ``positions`` positions the loader drops, over all ranks."""
+        if self.prepared is not None:
+            return self.prepared.dropped_of(positions)
         if self._route is None or not self.drop_last or self.batch_size is None:
             return 0
         ranks = self._route.ranks
         if ranks.global_order:  # the loader shards the batches, and drops an incomplete round
             return positions % (self.batch_size * ranks.world_size)
         if self.shrinks and positions == len(self._route):
-            return (positions - self.deliverable) * ranks.walkers
+            return (positions - self.to_issue) * ranks.walkers
         return positions % self.batch_size * ranks.walkers
-
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether more than the current batch was waiting for an update at the first update."""
-        if self._ahead is None or self.batches is None:
-            return True
-        return self._ahead > (self.batches.largest if isinstance(self.batches, FixedBatches) else 1)
-
-    @property
-    def consumed(self) -> bool:
-        """Whether torch's loader has delivered every batch, or all but those it had read ahead."""
-        if not self._ran_dry or self._prefetched is None or self.batches is None:
-            return False
-        return self._prefetched == 0 or len(self.batches) > self._prefetched + 1
 
     # Samples that may be waiting for their update.
 
-    def note_first_update(self, *, counts: bool) -> None:
+    def note_first_update(self) -> None:
         """Remember how far the loader has read ahead: it will never be further.
 
         This is only known if losses are matched to samples by counting.
         """
-        if not counts:
-            return
         if self.batches is None or isinstance(self.batches, FixedBatches):
             self._ahead = self.issued
         else:  # they differ in size, so count them

@@ -10,9 +10,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from infobatch.epoch.route import Route
-from infobatch.epoch.walk import Walk
-
 _NESTED = ("batch_sampler", "sampler")  # from a loader, through Accelerate's shards, to the sampler
 
 
@@ -43,17 +40,23 @@ def loader_at_work(sampler: object) -> Any | None:
     return None
 
 
-class PreparedLoop:
-    """The loop over a prepared loader."""
+class PreparedLoader:
+    """A prepared loader during one of its iterations."""
 
-    reads_ahead = True
-    consumed = False
-
-    def __init__(self, loader: Any, sampler: object, walk: Walk | None, route: Route) -> None:
+    def __init__(self, loader: Any, sampler: object, world_size: int) -> None:
         self._loader = loader
         self._sampler = sampler
-        self._walk = walk
-        self._route = route
+        self.world_size = world_size
+
+    @property
+    def ended(self) -> bool:
+        """Whether the iteration is over."""
+        return loader_at_work(self._sampler) is not self._loader
+
+    @property
+    def at_last_batch(self) -> bool:
+        """Whether this rank has received its last batch."""
+        return self.ended or bool(self._loader.end_of_dataloader)
 
     @property
     def _drops_last(self) -> bool:
@@ -65,41 +68,16 @@ class PreparedLoop:
         shards = self._loader.batch_sampler
         size = getattr(shards, "batch_size", None) or 0
         split = getattr(shards, "split_batches", getattr(self._loader, "split_batches", False))
-        return int(size if split else size * self._route.ranks.world_size)
+        return int(size if split else size * self.world_size)
 
-    @property
-    def ended(self) -> bool:
-        """Whether the loop is over."""
-        return loader_at_work(self._sampler) is not self._loader
-
-    @property
-    def alive(self) -> bool:
-        """Whether the loader's iterator is still held by a loop."""
-        return not self.ended if self._walk is None else self._walk.alive
-
-    @property
-    def issued(self) -> int:
-        """How many indices the sampler has issued, on a rank that has one."""
-        return 0 if self._walk is None else self._walk.issued
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the last batch of this rank was delivered."""
-        if self._walk is not None and self._route.ranks.world_size == 1:
-            return self._walk.exhausted
-        return self.ended or bool(self._loader.end_of_dataloader)
-
-    @property
-    def deliverable(self) -> int | None:
-        """The number of this rank's samples, if all ranks get equally many."""
-        if self._walk is not None and self._route.ranks.world_size == 1:
-            return self._walk.deliverable
-        shards, at_once = self._loader.batch_sampler, self._at_once
-        if self._walk is None or not at_once or not getattr(shards, "even_batches", False):
-            return None  # batches that the main process sends, or ranks that get fewer than others
-        rounds, rest = divmod(len(self._route), at_once)
+    def share_of(self, positions: int) -> int | None:
+        """How many of an epoch's positions this rank receives, if all ranks get equally many."""
+        at_once = self._at_once
+        if not at_once or not getattr(self._loader.batch_sampler, "even_batches", False):
+            return None
+        rounds, rest = divmod(positions, at_once)
         rounds += rest > 0 and not self._drops_last
-        return rounds * at_once // self._route.ranks.world_size
+        return rounds * at_once // self.world_size
 
     def dropped_of(self, positions: int) -> int:
         """The size of an incomplete round of batches, if the loader drops it."""

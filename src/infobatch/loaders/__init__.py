@@ -1,0 +1,1 @@
+"""What can be observed of the loader that iterates a sampler, whichever package it is from."""
