@@ -51,10 +51,10 @@ def check_epochs(num_epochs: Any) -> int:
     return check_count("num_epochs", num_epochs, why)
 
 
-def check_delta(delta: Any, policy: object) -> float:
-    """Return delta, the share of epochs that prune, or refuse it; None is the policy's default."""
+def check_delta(delta: Any, default: float) -> float:
+    """Return delta, the share of epochs that prune, or raise an error; None is the default."""
     if delta is None:
-        delta = getattr(policy, "default_delta", 0.875)
+        delta = default
     if not isinstance(delta, int | float | np.floating) or not 0 <= delta <= 1:
         raise ValueError(
             f"delta got {delta!r}, expected a share of the epochs, a number in [0, 1]: 0.875 prunes "

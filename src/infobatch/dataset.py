@@ -20,7 +20,7 @@ from infobatch.per_sample import PerSample
 from infobatch.plan import Plan
 from infobatch.policies.base import Policy
 from infobatch.policies.limits import costs_of, labels_of
-from infobatch.policies.registry import resolve_policy
+from infobatch.policies.resolve import resolve_policy
 from infobatch.pruner import Pruner
 from infobatch.savings import Savings
 
@@ -142,8 +142,8 @@ class InfoBatch(Dataset[Any]):
             if hasattr(cls, name):  # also from another base class
                 raise TypeError(
                     f"{cls.__name__} overrides {name}(), which InfoBatch does not call. To prune by "
-                    "your own rule, pass InfoBatch(…, policy=…) an object with a method "
-                    "strata(samples); see docs/policies.md."
+                    "your own rule, pass InfoBatch(…, policy=…) an object of a class that derives "
+                    "from infobatch.Policy; see docs/policies.md."
                 )
 
     def __getstate__(self) -> dict[str, Any]:

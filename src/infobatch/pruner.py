@@ -26,7 +26,7 @@ from infobatch.plan import Plan
 from infobatch.policies.base import Policy
 from infobatch.policies.limits import Limits
 from infobatch.policies.planning import Planner
-from infobatch.policies.registry import copied, resolve_policy, warn_if_biased
+from infobatch.policies.resolve import resolve_policy
 from infobatch.savings import Savings
 
 
@@ -73,8 +73,7 @@ class Pruner(Refreshing):
         self.num_samples = check_count("num_samples", num_samples, "training needs some samples")
         self.num_epochs = checks.check_epochs(num_epochs)
         self.policy = resolve_policy(policy, sharded=sharded)
-        warn_if_biased(self.policy)
-        self.delta = checks.check_delta(delta, self.policy)
+        self.delta = checks.check_delta(delta, self.policy.default_delta)
         self._sampler = PlanSampler(self)
         self._loaders = KnownLoaders(self._sampler)
         limits = (save, cost, warmup, max_noise, protect_classes, labels)
@@ -242,7 +241,7 @@ class Pruner(Refreshing):
         options: dict[str, Any] = {"policy": self.policy, "delta": self.delta, "seed": self.seed}
         options |= {"initial_scores": planner.initial_scores, "tracks": planner.tracks}
         options |= vars(planner.limits) | vars(self._place)
-        rebuild = partial(copied, Pruner, self.num_samples, self.num_epochs, **options)
+        rebuild = partial(Pruner, self.num_samples, self.num_epochs, **options)
         return rebuild, (), None if self._course.is_fresh else self.state_dict(gather=False)
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The public names of infobatch, available from the package itself: ``infobatch.Pruner``."""
 
-from infobatch import coresets, scoring
+from infobatch import coresets, scoring, tracks
 from infobatch.batch import Indexed, with_index
 from infobatch.dataset import InfoBatch
 from infobatch.per_sample import PerSample
@@ -11,6 +11,7 @@ from infobatch.policies import (
     MeanPrune,
     NoisePrune,
     NoPrune,
+    Policy,
     QuantilePrune,
     RandomPrune,
     Samples,
@@ -33,6 +34,7 @@ __all__ = [
     "NoisePrune",
     "PerSample",
     "Plan",
+    "Policy",
     "Pruner",
     "QuantilePrune",
     "RandomPrune",
@@ -46,5 +48,6 @@ __all__ = [
     "paced",
     "score",
     "scoring",
+    "tracks",
     "with_index",
 ]

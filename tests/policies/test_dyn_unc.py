@@ -3,7 +3,7 @@ import pytest
 
 import infobatch
 from infobatch.policies import DynUncPrune
-from infobatch.policies.dyn_unc import Uncertainty
+from infobatch.tracks import DynUnc
 from remembered import kept_by, losses_by_epoch, samples_after
 
 SIZE = 80

@@ -5,7 +5,7 @@ import pytest
 
 import infobatch
 from infobatch.policies import RcapPrune
-from infobatch.policies.rcap import filled
+from infobatch.policies.baselines.rcap import filled
 from remembered import kept_by, losses_by_epoch, samples_after
 
 SIZE, CLASSES = 3000, 4

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from infobatch.policies import SetaPrune
-from infobatch.policies.seta import group_edges
+from infobatch.policies.baselines.seta import group_edges
 from remembered import kept_by, losses_by_epoch, samples_after
 
 SIZE = 240

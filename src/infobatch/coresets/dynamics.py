@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from infobatch.coresets.checks import Array, as_tensor
+from infobatch.memory.gathered import DynUnc
 
 WINDOW = 10
 
@@ -42,7 +43,8 @@ def dyn_unc(label_probabilities: Array, *, window: int | None = None) -> torch.T
 
     He et al., *Large-scale Dataset Pruning with Dynamic Uncertainty* (2023), with windows of 10
     epochs by default, or all epochs if there are fewer. ``label_probabilities`` is (epochs,
-    samples): the probability of the sample's label at each visit.
+    samples): the probability of the sample's label at each visit. The track
+    :class:`infobatch.tracks.DynUnc` computes the same during training.
     """
     call = "dyn_unc()"
     values = _history(call, "label_probabilities", label_probabilities)
@@ -58,15 +60,19 @@ def dyn_unc(label_probabilities: Array, *, window: int | None = None) -> torch.T
             f"{call} got a history in which some samples were not visited in some epochs, expected a "
             "probability for each. Use the history of a training run on all data."
         )
-    windows = values.unfold(0, length, 1)  # (windows, samples, length)
-    return windows.std(2, correction=0).mean(0)
+    track = DynUnc(length)
+    rows = values.cpu().numpy()
+    columns = track.begin(rows[0])
+    for epoch, probabilities in enumerate(rows):
+        columns = track.fold(columns, probabilities, epoch)
+    return torch.from_numpy(columns["dyn_unc"]).to(values.device)
 
 
 def observed(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
     """Values of a batch for coresets, as in ``update(losses, extras=observed(logits, labels))``.
 
     Returns whether each sample is ``correct``, its ``el2n`` error ‖p − y‖, and its
-    ``label_probability``; the tracks in ``infobatch.memory.gathered`` record them.
+    ``label_probability``; the tracks in ``infobatch.tracks`` record them.
 
     >>> observed(torch.zeros(1, 2), torch.tensor([1]))["label_probability"]
     tensor([0.5000])

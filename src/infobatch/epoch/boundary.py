@@ -94,7 +94,7 @@ def warn_of_first_epoch(epoch: int) -> None:
 def warn_of_old_scores(planner: Planner, epoch: int, last: EpochPasses | None) -> bool:
     """Warn if a rule needs ``refresh()`` and it was not called; return whether it warned."""
     policy = planner.policy
-    if last is None or not getattr(policy, "refreshes", False) or last.refreshed:
+    if last is None or not policy.refreshes or last.refreshed:
         return False
     if not planner.prunes(epoch) or last.planned == last.full:
         return False

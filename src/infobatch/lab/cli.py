@@ -15,8 +15,8 @@ from typing import Annotated
 import typer
 
 from infobatch.lab.datasets.folder import DATA_VARIABLE, data_folder
-from infobatch.lab.policy_list import policy_list
-from infobatch.lab.recipes.registry import NEEDS, RECIPES
+from infobatch.lab.recipes.registry import RECIPES
+from infobatch.policies.registry import POLICIES
 
 app = typer.Typer(
     help="Train on less data, get the same model: try it, and see whether it works on your task.",
@@ -298,15 +298,18 @@ def recipes(
     """List the recipes, and what each of them still needs."""
     folder = data_folder(data)
     rows = []
-    for name, what in RECIPES.items():
-        files, packages = NEEDS[name]
+    for name, recipe in RECIPES.entries.items():
         missing = [
             f"data: {file}"
-            for file in files
+            for file in recipe.files
             if folder is None or not any((folder / name).exists() for name in file.split(" or "))
         ]
-        missing += [f"package: {package}" for package in packages if find_spec(package) is None]
-        rows.append((name, what, "ready" if not missing else "missing " + ", ".join(missing)))
+        missing += [
+            f"package: {package}" for package in recipe.packages if find_spec(package) is None
+        ]
+        rows.append(
+            (name, recipe.summary, "ready" if not missing else "missing " + ", ".join(missing))
+        )
     _print_rows(rows)
     typer.echo(f"Run one: infobatch compare NAME --data DIR (or ${DATA_VARIABLE}).")
 
@@ -314,7 +317,7 @@ def recipes(
 @app.command()
 def policies() -> None:
     """List the pruning policies."""
-    _print_rows(sorted(policy_list().items()))
+    _print_rows([(name, rule.summary) for name, rule in sorted(POLICIES.entries.items())])
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:

@@ -90,7 +90,7 @@ class Request:
         if self.scores is not None and not self.scores.is_file():
             raise ValueError(f"--scores got {self.scores}, which is not a file.")
         check_data(self.data)
-        known = METHODS[self.method].options
+        known = METHODS.entries[self.method].options
         for name in self.method_options:
             if name not in known:
                 has = ", ".join(known) or "none"

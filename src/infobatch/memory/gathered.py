@@ -7,14 +7,17 @@ labels)`` computes all three channels. Each column has the name of the coreset m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cache
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from infobatch.memory.tracks import Columns
+from infobatch.memory.tracks import Columns, moved_on
 from infobatch.plan import FloatArray
 
 NEVER_RIGHT = np.iinfo(np.uint16).max
+_MOST_WINDOWS = np.uint16(np.iinfo(np.uint16).max)  # a count stays there instead of overflowing
 
 
 @dataclass(frozen=True)
@@ -78,33 +81,74 @@ class MeanError:
 
 @dataclass(frozen=True)
 class DynUnc:
-    """``dyn_unc``: the standard deviation of p_y in a window, averaged over all windows so far.
+    """``dyn_unc``: the standard deviation of p(label) in a window of visits, averaged over all windows.
 
-    Follows the channel ``label_probability``. NaN until a sample has been visited ``window`` times. Takes
-    4 × ``window`` bytes per sample.
+    He et al.'s dynamic uncertainty, for the coreset method and for the policy of that name: NaN until
+    a sample has been visited ``window`` times; the standard deviation has the divisor ``window`` − 1.
+    Follows the channel ``label_probability``; with ``channel=None`` the scores, which must then be
+    cross-entropies, so that p(label) is exp(−score). Takes 4 × ``window`` + 6 bytes per sample.
     """
 
     window: int = 10
-    channel: ClassVar[str] = "label_probability"
+    channel: str | None = "label_probability"
 
     def begin(self, scores: FloatArray) -> Columns:
         """Start with nothing seen."""
+        count = len(scores)
         return {
-            "dyn_unc": np.full(len(scores), np.nan, np.float32),
-            "dyn_unc_windows": np.zeros(len(scores), np.uint16),
-            "label_probability": np.full((len(scores), self.window), np.nan, np.float32),
+            "label_probability": np.full((count, self.window), np.nan, np.float32),
+            "dyn_unc_windows": np.zeros(count, np.uint16),
+            "dyn_unc": np.full(count, np.nan, np.float32),
         }
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """Advance the window by one visit."""
-        window = np.concatenate([old["label_probability"][:, 1:], scores[:, None]], axis=1)
-        spread = window.std(axis=1)  # NaN while the window is not full
-        full = ~np.isnan(spread)
-        count = old["dyn_unc_windows"] + full.astype(np.uint16)
-        before = np.nan_to_num(old["dyn_unc"])
-        mean = before + (np.nan_to_num(spread) - before) / np.maximum(count, 1)
+        """Add a probability and, where the window is full, a standard deviation."""
+        newest = scores if self.channel else _probability(scores)
+        probabilities = moved_on(old["label_probability"], newest)
+        deviation = _deviation(probabilities)  # NaN where the window is not full
+        windows = np.minimum(old["dyn_unc_windows"], _MOST_WINDOWS - 1)
+        windows += ~np.isnan(deviation)
+        before, divisor = old["dyn_unc"], windows
+        if int(windows.min(initial=2)) < 2:  # otherwise none has its first full window
+            before = np.where(windows > 1, before, np.float32(0))
+            divisor = np.maximum(windows, np.uint16(1))
+        deviation -= before
+        deviation /= divisor
+        deviation += before
         return {
-            "dyn_unc": np.where(full, mean, old["dyn_unc"]).astype(np.float32),
-            "dyn_unc_windows": count,
-            "label_probability": window,
+            "label_probability": probabilities,
+            "dyn_unc_windows": windows,
+            "dyn_unc": deviation,
         }
+
+
+def _probability(losses: FloatArray) -> FloatArray:
+    """exp(−loss), at most 1."""
+    exponents = np.negative(losses)
+    np.minimum(exponents, np.float32(0), out=exponents)
+    return np.exp(exponents, out=exponents)
+
+
+def _deviation(windows: npt.NDArray[Any]) -> FloatArray:
+    """The standard deviation of each row."""
+    contrasts, weights = _helmert(windows.shape[1])
+    # Products of matrices, which also transpose: numpy is slow on short rows.
+    squares = contrasts @ windows.T
+    np.square(squares, out=squares)
+    deviation: FloatArray = weights @ squares
+    return np.sqrt(deviation, out=deviation)
+
+
+@cache
+def _helmert(length: int) -> tuple[FloatArray, FloatArray]:
+    """Contrasts of ``length`` numbers, and weights with which their squares add up to the variance.
+
+    Contrast k is the sum of the first k numbers less k times the next one (Helmert, 1876). They are
+    whole numbers, so that a window of ones or zeros has a variance of exactly 0: such samples stay
+    tied.
+    """
+    k = np.arange(1, length)
+    contrasts = np.tril(np.ones((length - 1, length), np.float32))
+    contrasts[k - 1, k] = -k
+    weights = 1 / (k * (k + 1) * (length - 1))
+    return contrasts, weights.astype(np.float32)

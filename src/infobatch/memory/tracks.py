@@ -63,28 +63,26 @@ class Ema:
 
 
 @dataclass(frozen=True)
-class MovingVariance:
-    """``moving_mean`` and ``moving_variance`` of a sample's scores.
+class MovingVariance(Ema):
+    """``ema``, as :class:`Ema` has it, and ``moving_variance`` of a sample's scores.
 
     With α = 1 − ``smoothing``: variance ← (1 − α) variance + α (score − mean)², then the mean likewise.
     The first score is the mean, with variance 0.
     """
 
-    smoothing: float
-
     def begin(self, scores: FloatArray) -> Columns:
         """Start from the known scores, with variance 0."""
         nothing = np.float32(0) * scores  # NaN where the score is
-        return {"moving_mean": scores.copy(), "moving_variance": nothing}
+        return {"ema": scores.copy(), "moving_variance": nothing}
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
         """Update the variance around the old mean first, then the mean."""
         stay, step = np.float32(self.smoothing), np.float32(1 - self.smoothing)
-        known = ~np.isnan(old["moving_mean"])
-        mean = np.where(known, old["moving_mean"], scores)
+        known = ~np.isnan(old["ema"])
+        mean = np.where(known, old["ema"], scores)
         variance = np.where(known, old["moving_variance"], np.float32(0))
         return {
-            "moving_mean": stay * mean + step * scores,
+            "ema": stay * mean + step * scores,
             "moving_variance": stay * variance + step * np.square(scores - mean),
         }
 

@@ -70,6 +70,15 @@ class Strata:
                 f"{len(self.keep)} shares. Label 0 is always kept; label g is kept by keep[g - 1]."
             )
 
+    @property
+    def biased(self) -> bool:
+        """Whether the expected gradient differs from that of the full data, by these weights."""
+        if self.weights == "inverse":
+            return False
+        weights = (1.0,) * len(self.keep) if self.weights == "ones" else self.weights
+        expected = (share * weight for share, weight in zip(self.keep, weights, strict=True))  # type: ignore[operator]
+        return any(abs(weight - 1) > 1e-6 for weight in expected)
+
     @classmethod
     def below(cls, scores: FloatArray, bands: Sequence[tuple[float, float]]) -> Strata:
         """Prune by bands of scores: ``bands`` are (threshold, prune ratio) by rising threshold.

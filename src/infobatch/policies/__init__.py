@@ -1,47 +1,30 @@
-"""Pruning rules, which decide what an epoch leaves out: one per file, with one method."""
+"""Pruning rules, which decide what an epoch leaves out: one per file, with one method.
 
-from infobatch.policies.auto import AutoPrune
-from infobatch.policies.base import Policy, Samples
-from infobatch.policies.dyn_unc import DynUncPrune
-from infobatch.policies.epsilon_greedy import EpsilonGreedyPrune
-from infobatch.policies.ies import IesPrune
-from infobatch.policies.importance import ImportancePrune
-from infobatch.policies.kakurenbo import KakurenboPrune
-from infobatch.policies.mean import MeanPrune, SoftPrune
-from infobatch.policies.noise import NoisePrune
-from infobatch.policies.none import NoPrune
-from infobatch.policies.order_dp import OrderDpPrune
-from infobatch.policies.quantile import QuantilePrune
-from infobatch.policies.random import RandomPrune
-from infobatch.policies.rcap import RcapPrune
-from infobatch.policies.registry import POLICIES, BiasedPolicyWarning, resolve_policy
-from infobatch.policies.repb import RepbPrune
-from infobatch.policies.rs2 import Rs2Prune
-from infobatch.policies.seta import SetaPrune
-from infobatch.policies.ucb import UcbPrune
+Ours and the paper's are in this folder; those of other papers, to be compared with, in ``baselines/``.
 
-__all__ = [
-    "POLICIES",
-    "AutoPrune",
-    "BiasedPolicyWarning",
-    "DynUncPrune",
-    "EpsilonGreedyPrune",
-    "IesPrune",
-    "ImportancePrune",
-    "KakurenboPrune",
-    "MeanPrune",
-    "NoPrune",
-    "NoisePrune",
-    "OrderDpPrune",
-    "Policy",
-    "QuantilePrune",
-    "RandomPrune",
-    "RcapPrune",
-    "RepbPrune",
-    "Rs2Prune",
-    "Samples",
-    "SetaPrune",
-    "SoftPrune",
-    "UcbPrune",
-    "resolve_policy",
-]
+The public names are in ``policies/public.py``, which is imported on first use: rules need torch, which
+takes seconds to import, and a list of their names does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from infobatch.policies.public import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    """Return a submodule or a public name."""
+    if name == "__all__" or not name.startswith("_"):
+        public = importlib.import_module("infobatch.policies.public")
+        names = {public_name: getattr(public, public_name) for public_name in public.__all__}
+        globals().update(names, __all__=public.__all__)
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module 'infobatch.policies' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *importlib.import_module("infobatch.policies.public").__all__})

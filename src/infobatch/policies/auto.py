@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from infobatch.policies.noise import NoisePrune
 
@@ -27,4 +26,4 @@ class AutoPrune(NoisePrune):
     """
 
     tau: float = 0.2
-    default_delta: ClassVar[float] = 1.0
+    default_delta = 1.0

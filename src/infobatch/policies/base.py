@@ -1,10 +1,15 @@
-"""The interface of a policy, and the samples that it sees."""
+"""The base class of policies, and the samples that a policy sees."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +18,10 @@ from infobatch.memory.tracks import Ema, Track
 from infobatch.plan import FloatArray, Strata
 
 Sum = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+Budget = Literal["scale", "own", "none"]
+Gradient = Literal["cross_entropy", "score", "root"]
+
+MOST_LEFT_OUT = 0.9  # the largest share that a budget takes from a stratum; the rest weighs 10
 
 
 def alone(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -63,32 +72,78 @@ class Samples:
         return np.random.default_rng((self.seed, self.epoch, 1))
 
 
-class Policy(Protocol):
-    """Sorts samples into strata.
+class Policy(ABC):
+    """The base class of every pruning rule: derive from it and implement :meth:`strata`.
 
-    A policy may have these attributes:
+    The attributes below have defaults. A rule sets those that it needs in the body of the class, as
+    settings (fields of a dataclass, assignments in ``__init__``) or as properties; it may have any
+    other attributes and methods of its own.
 
-    * ``tracks``: what to remember about each sample, see :mod:`infobatch.memory.tracks`;
-    * ``smoothing``: rank by a moving average of the scores;
-    * ``ratio``: what ``InfoBatch(prune_ratio=…)`` sets;
-    * ``budget``: what happens if the user sets a budget. ``"scale"``, the default, scales the
-      shares that are left out to fit ``samples.target``; ``"own"`` means that ``strata`` fits them
-      itself; ``"none"`` refuses a budget;
-    * ``most``: the largest share of an epoch that it can leave out, if that is below 0.9; a budget
-      that asks for more is refused;
-    * ``gradient``: how the size of a gradient follows from a score, see
-      :mod:`infobatch.policies.gradient`;
-    * ``default_delta``: the default of ``delta`` for this rule, instead of 0.875;
-    * ``first_epoch``: the first epoch that may prune; earlier ones are whole, because too little is
-      known;
-    * ``refreshes = True``: the samples that an epoch leaves out are to be forwarded at its end, see
-      :meth:`infobatch.InfoBatch.refresh`;
-    * ``biased = True``: the expected gradient is not that of the full data; the user is warned
-      once;
-    * ``needs_labels = True``: ``samples.labels`` must be given;
-    * ``shardable = True``: everything computed over all samples goes through ``samples.sum``.
+    A policy has no state: what it has to remember about the samples is declared in ``tracks``.
+    Whether it is biased is not declared but follows from the weights of its strata; the first time
+    that they are biased, the user gets a ``BiasedPolicyWarning``.
+
+    Raises:
+        TypeError: when a class is defined with one of these attributes misspelt (``needs_label``) or
+            with a value that the attribute cannot have. Attributes of your own raise it if their
+            name is nearly one of these: rename them, or begin the name with an underscore.
+
+    >>> import infobatch
+    >>> class MedianPrune(infobatch.Policy):
+    ...     '''Prune half of the samples below the median score.'''
+    ...
+    ...     def strata(self, samples):
+    ...         return infobatch.Strata.below(samples.scores, [(np.nanmedian(samples.scores), 0.5)])
+    >>> pruner = infobatch.Pruner(1000, num_epochs=10, policy=MedianPrune())
     """
 
+    smoothing: float = 0.0
+    """Rank by a moving average of the scores, in which the earlier ones have this share of the weight."""
+
+    budget: Budget = "scale"
+    """What a budget, ``InfoBatch(save=…)``, does: ``"scale"`` scales the shares that are left out to fit
+    ``samples.target``; ``"own"`` leaves that to ``strata``; with ``"none"`` a budget raises an error."""
+
+    gradient: Gradient | None = None
+    """How the size of a gradient follows from a score, where the rule depends on it; see
+    :mod:`infobatch.policies.gradient`. None does not depend on it; the noise that is reported is then
+    estimated as for cross-entropies."""
+
+    default_delta: float = 0.875
+    """What ``delta`` is if the user does not set it: the share of the epochs that prune."""
+
+    refreshes: bool = False
+    """Whether the samples that an epoch leaves out are to be forwarded at its end, see
+    :meth:`infobatch.InfoBatch.refresh`."""
+
+    needs_labels: bool = False
+    """Whether ``samples.labels`` must be given."""
+
+    shardable: bool = False
+    """Whether everything that is computed over all samples goes through ``samples.sum``, so that the
+    policy works with ``sharded=True``."""
+
+    # Read-only to a type checker, so that a rule may derive them from its settings in a property.
+    if TYPE_CHECKING:
+
+        @property
+        def tracks(self) -> Sequence[Track]:
+            """What to remember about each sample besides its score, see :mod:`infobatch.tracks`."""
+
+        @property
+        def first_epoch(self) -> int:
+            """The first epoch that may prune; earlier ones are whole, because too little is known."""
+
+        @property
+        def most_left_out(self) -> float:
+            """The largest share of an epoch that the rule can leave out: the limit of a budget."""
+
+    else:
+        tracks = ()
+        first_epoch = 0
+        most_left_out = MOST_LEFT_OUT
+
+    @abstractmethod
     def strata(self, samples: Samples) -> Strata:
         """Return the strata of the epoch that is about to begin.
 
@@ -96,11 +151,89 @@ class Policy(Protocol):
         ``samples.rng()`` and leave the choice within a stratum to the draw that follows. Samples
         without a score are kept, whatever their label.
         """
-        ...
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _check_attributes(f"class {cls.__name__}", vars(cls))
+
+
+def check_policy(policy: Policy) -> None:
+    """Check the attributes of a policy that are known only now: settings and properties.
+
+    Raises:
+        TypeError: as when a class is defined, see :class:`Policy`.
+    """
+    known = {name: getattr(policy, name) for name in _EXPECTED}
+    _check_attributes(repr(policy), {**vars(policy), **known})
 
 
 def tracks_of(policy: Policy) -> tuple[Track, ...]:
     """The tracks that this policy needs, including the one for its ``smoothing``."""
-    tracks: tuple[Track, ...] = tuple(getattr(policy, "tracks", ()))
-    smoothing = getattr(policy, "smoothing", 0.0)
-    return (*tracks, Ema(smoothing)) if smoothing else tracks
+    tracks = tuple(policy.tracks)
+    averaged = any(isinstance(track, Ema) for track in tracks)
+    return (*tracks, Ema(policy.smoothing)) if policy.smoothing and not averaged else tracks
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _are_tracks(value: object) -> bool:
+    return isinstance(value, tuple | list) and all(
+        hasattr(track, "begin") and hasattr(track, "fold") and not isinstance(track, type)
+        for track in value
+    )
+
+
+_Check = tuple[Callable[[Any], bool], str]
+_FLAG: _Check = (_is_flag, "True or False")
+# The attributes of a policy: whether a value is possible, and what is.
+_EXPECTED: dict[str, _Check] = {
+    "tracks": (_are_tracks, "a tuple of tracks, such as (Visits(),)"),
+    "smoothing": (lambda v: _is_number(v) and 0 <= v < 1, "a number in [0, 1)"),
+    "budget": (lambda v: isinstance(v, str) and v in get_args(Budget), "'scale', 'own' or 'none'"),
+    "gradient": (
+        lambda v: v is None or (isinstance(v, str) and v in get_args(Gradient)),
+        "'cross_entropy', 'score', 'root' or None",
+    ),
+    "default_delta": (lambda v: _is_number(v) and 0 <= v <= 1, "a number in [0, 1]"),
+    "first_epoch": (
+        lambda v: isinstance(v, int | np.integer) and not _is_flag(v) and v >= 0,
+        "an integer >= 0",
+    ),
+    "most_left_out": (lambda v: _is_number(v) and 0 <= v <= 1, "a number in [0, 1]"),
+    "refreshes": _FLAG,
+    "needs_labels": _FLAG,
+    "shardable": _FLAG,
+}
+
+
+def _check_attributes(owner: str, attributes: Mapping[str, object]) -> None:
+    """Raise an error if an attribute has an impossible value, or is probably misspelt."""
+    plain = {name.lower().replace("_", ""): name for name in _EXPECTED}
+    for name, value in attributes.items():
+        if isinstance(value, dataclasses.Field):  # field(default=…) in the body of a class
+            value = value.default  # noqa: PLW2901
+        if name.startswith("_"):
+            continue
+        if name in _EXPECTED:
+            possible, expected = _EXPECTED[name]
+            later = value is dataclasses.MISSING or isinstance(value, property | cached_property)
+            if not later and not possible(value):
+                method = isinstance(value, FunctionType)
+                raise TypeError(
+                    f"{owner}: {name} is {'a method' if method else repr(value)}, expected "
+                    f"{expected}{' or a property: add @property' * method}. See infobatch.Policy."
+                )
+        elif not isinstance(value, FunctionType | classmethod | staticmethod | type):
+            spelling = name.lower().replace("_", "")
+            if close := difflib.get_close_matches(spelling, plain, n=1, cutoff=0.8):
+                raise TypeError(
+                    f"{owner}: a policy has no attribute {name!r}. Did you mean "
+                    f"{plain[close[0]]!r}? An attribute of your own needs another name, or one that "
+                    "begins with an underscore. See infobatch.Policy."
+                )

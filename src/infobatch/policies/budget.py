@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import MOST_LEFT_OUT, Samples
 from infobatch.savings import FORWARD, EpochPasses
-
-MOST = 0.9  # of a stratum at most is left out if weights make up for it: kept samples weigh 10
 
 
 def target_share(
@@ -35,7 +33,7 @@ def target_share(
     """
     saved = sum(passes.saved_cost for passes in history)
     missing = (save * epochs - saved) / max(left, 1)
-    return min(max(missing / (1 - _taken_back(history, refreshes)), 0.0), MOST)
+    return min(max(missing / (1 - _taken_back(history, refreshes)), 0.0), MOST_LEFT_OUT)
 
 
 def _taken_back(history: Sequence[EpochPasses], refreshes: bool) -> float:
@@ -47,11 +45,17 @@ def _taken_back(history: Sequence[EpochPasses], refreshes: bool) -> float:
 
 
 def check_save(
-    save: object, prunable: int, epochs: int, *, cold: bool, most: float = MOST, why: str = ""
+    save: object,
+    prunable: int,
+    epochs: int,
+    *,
+    cold: bool,
+    most: float = MOST_LEFT_OUT,
+    why: str = "",
 ) -> float:
-    """Return the share to save; refuse one that cannot be reached.
+    """Return the share to save, or raise an error if it cannot be reached.
 
-    ``prunable`` epochs can each leave out a share ``most``; ``why`` says what keeps it below MOST.
+    ``prunable`` epochs can each leave out a share ``most``; ``why`` says what limits it.
     """
     if not isinstance(save, int | float | np.floating) or not 0 <= save < 1:
         raise ValueError(
@@ -75,10 +79,11 @@ def check_save(
 def scale_to(strata: Strata, samples: Samples, target: float) -> Strata:
     """Scale the shares that the strata leave out, by one factor, so that ``target`` is left out.
 
-    No stratum loses more than a share ``MOST`` (or all of it, if no weights make up for it). If
-    that is not enough, the rest is taken at random from the samples that the rule would keep.
+    A stratum whose weights make up for what it loses is left out by at most ``MOST_LEFT_OUT``, others
+    can be left out entirely. If that is not enough, the rest is taken at random from the samples that
+    the rule would keep.
     """
-    most = MOST if strata.weights == "inverse" else 1.0
+    most = MOST_LEFT_OUT if strata.weights == "inverse" else 1.0
     masses = _masses(strata, samples)
     kept_by_rule = (strata.labels == 0) & ~np.isnan(samples.scores)
     spare = float(samples.sum(np.array([_mass(samples, kept_by_rule)]))[0])

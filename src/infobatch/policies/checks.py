@@ -6,7 +6,7 @@ import numpy as np
 
 
 def check_ratio(argument: str, ratio: object) -> None:
-    """Refuse a prune ratio outside [0, 1); ``argument`` is how the user spelled it."""
+    """Raise an error for a prune ratio outside [0, 1); ``argument`` is how the user spelled it."""
     if not isinstance(ratio, int | float | np.floating) or not 0 <= ratio < 1:
         swapped = isinstance(ratio, int) and ratio > 1
         raise ValueError(
@@ -21,7 +21,7 @@ def check_ratio(argument: str, ratio: object) -> None:
 
 
 def check_smoothing(argument: str, smoothing: object) -> None:
-    """Refuse a smoothing outside [0, 1)."""
+    """Raise an error for a smoothing outside [0, 1)."""
     if not isinstance(smoothing, int | float | np.floating) or not 0 <= smoothing < 1:
         raise ValueError(
             f"{argument} got {smoothing!r}, expected a number in [0, 1): 0 ranks by the last score, "
@@ -38,7 +38,7 @@ def check_number(
     above: float | None = None,
     most: float = float("inf"),
 ) -> None:
-    """Refuse anything but a number of at least ``least`` (or above ``above``) and at most ``most``."""
+    """Raise an error for anything but a number of at least ``least`` (or above ``above``) and at most ``most``."""
     fits = isinstance(number, int | float | np.floating) and not isinstance(number, bool)
     if fits:
         value = float(number)  # type: ignore[arg-type]

@@ -11,16 +11,16 @@ epoch of SGD has anyway, pruning costs:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from infobatch.plan import FloatArray, Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Gradient, Samples
 
-Gradient = Literal["cross_entropy", "score", "root"]
 Sums = npt.NDArray[np.float64]
+Kind = TypeVar("Kind", bound=np.generic)
 
 _ENOUGH = 1 << 12  # samples for an estimate to a few per cent; more would slow every epoch boundary
 
@@ -44,7 +44,7 @@ def gradient_size(scores: FloatArray, gradient: Gradient) -> FloatArray:
 
 
 def check_gradient(argument: str, gradient: object) -> None:
-    """Refuse anything but the known proxies."""
+    """Raise an error for anything but the known proxies."""
     if gradient not in get_args(Gradient):
         raise ValueError(
             f"{argument} got {gradient!r}, expected 'cross_entropy' (the score is a cross-entropy), "
@@ -54,13 +54,21 @@ def check_gradient(argument: str, gradient: object) -> None:
 
 def squares_by_stratum(strata: Strata, samples: Samples, gradient: Gradient) -> Sums:
     """Σ g² of each stratum, estimated from a few thousand samples of each rank."""
-    step = (len(samples) // _ENOUGH) | 1  # odd: data often alternates in even periods
-    sizes = gradient_size(samples.scores[::step], gradient)
+    sizes = gradient_size(subsampled(samples.scores), gradient)
     squares = np.square(sizes, dtype=np.float64)
     squares[np.isnan(squares)] = 0
-    labels = strata.labels[::step]
+    labels = subsampled(strata.labels)
     sums: Sums = np.bincount(labels, weights=squares, minlength=len(strata.keep) + 1)  # type: ignore[assignment]
-    return samples.sum(step * sums)
+    return samples.sum(_step(len(samples)) * sums)
+
+
+def subsampled(values: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
+    """A few thousand of the values, at equal distances."""
+    return values[:: _step(len(values))]
+
+
+def _step(count: int) -> int:
+    return (count // _ENOUGH) | 1  # odd: data often alternates in even periods
 
 
 def added_noise(strata: Strata, squares: Sums) -> float:

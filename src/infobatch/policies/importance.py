@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from infobatch.memory.tracks import LastVisit, Track
 from infobatch.plan import FloatArray, Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Gradient, Policy, Samples
 from infobatch.policies.checks import check_number, check_ratio, check_smoothing
-from infobatch.policies.gradient import Gradient, check_gradient, gradient_size
+from infobatch.policies.gradient import check_gradient, gradient_size
 from infobatch.policies.levels import Array, strata_of_cells
 
 _BINS = 1 << 15  # one per unsigned value of a float32's upper 16 bits: steps of 0.8%
@@ -21,7 +20,7 @@ _BLOCK = 1 << 18  # samples counted at a time
 
 
 @dataclass(frozen=True)
-class ImportancePrune:
+class ImportancePrune(Policy):
     """Keep a sample with probability p = min(1, max(floor, c · g)), for a given number of samples.
 
     g stands for the size of the sample's gradient (see ``gradient``), and c is chosen such that a
@@ -49,15 +48,15 @@ class ImportancePrune:
     smoothing: float = 0.7
     aging: float = 0.0
     gradient: Gradient = "cross_entropy"
-    budget: ClassVar[Literal["own"]] = "own"
-    shardable: ClassVar[bool] = True
+    budget = "own"
+    shardable = True
 
     def __post_init__(self) -> None:
         check_ratio("ImportancePrune(ratio=…)", self.ratio)
         check_proportional("ImportancePrune", self.floor, self.smoothing, self.aging, self.gradient)
 
     @property
-    def most(self) -> float:
+    def most_left_out(self) -> float:
         """The share of an epoch that is left out if every sample is at the floor."""
         return 1 - self.floor
 

@@ -45,13 +45,13 @@ class Limits:
         classes = check_rows("labels", labels, num_samples, positive=False)
         why = "at least this share of each class is kept in every epoch"
         least = check_share("protect_classes", protect_classes, why)
-        if classes is None and (least is not None or getattr(policy, "needs_labels", False)):
+        if classes is None and (least is not None or policy.needs_labels):
             wanted = f"policy={policy!r}" if least is None else f"protect_classes={least}"
             raise ValueError(
                 f"{wanted} got no labels, expected the class of each sample: pass labels=, an array "
                 "with one entry per sample."
             )
-        if save is not None and getattr(policy, "budget", "scale") == "none":
+        if save is not None and policy.budget == "none":
             raise ValueError(
                 f"save={save} was given with {policy!r}, which has no share to adapt. Use "
                 'policy="importance" or another rule with a ratio, or leave save out.'
@@ -77,5 +77,5 @@ def costs_of(dataset: Any, cost: Callable[[Any], float]) -> FloatArray:
 
 def labels_of(dataset: Any, policy: Policy, protected: float | None) -> Any:
     """The data set's labels, by torchvision's name for them, if they are needed."""
-    needed = protected is not None or getattr(policy, "needs_labels", False)
+    needed = protected is not None or policy.needs_labels
     return getattr(dataset, "targets", None) if needed else None

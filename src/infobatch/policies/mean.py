@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_ratio, check_smoothing
 
 
 @dataclass(frozen=True)
-class MeanPrune:
+class MeanPrune(Policy):
     """Prune a share ``ratio`` of the samples whose score is below the mean of all scores.
 
     Qin et al., "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning" (ICLR 2024),
@@ -39,7 +39,7 @@ class MeanPrune:
     smoothing: float = 0.0
     side: Literal["below", "above"] = "below"
     rescale: bool = True
-    shardable: ClassVar[bool] = True
+    shardable = True
 
     def __post_init__(self) -> None:
         check_ratio("MeanPrune(ratio=…)", self.ratio)
@@ -49,11 +49,6 @@ class MeanPrune:
                 f"MeanPrune(side=…) got {self.side!r}, expected 'below' (prune samples below the mean, "
                 "as the paper does) or 'above' (its control)."
             )
-
-    @property
-    def biased(self) -> bool:
-        """Whether no weights make up for the samples that are left out."""
-        return not self.rescale
 
     def strata(self, samples: Samples) -> Strata:
         """Label 1 for the samples below, or above, the mean of the seen samples' scores."""

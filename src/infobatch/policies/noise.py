@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from infobatch.memory.tracks import LastVisit, Track
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Gradient, Policy, Samples
 from infobatch.policies.checks import check_number
-from infobatch.policies.gradient import Gradient
 from infobatch.policies.importance import check_proportional, histogram_of, largest_slope
 from infobatch.policies.levels import Array
 
 
 @dataclass(frozen=True)
-class NoisePrune:
+class NoisePrune(Policy):
     """Leave out as many samples as add at most ``tau`` to the noise of the gradient.
 
     Over an epoch of SGD the noise is Σ g², where g is the size of a sample's gradient; keeping samples
@@ -44,8 +42,8 @@ class NoisePrune:
     smoothing: float = 0.7
     aging: float = 0.0
     gradient: Gradient = "cross_entropy"
-    budget: ClassVar[Literal["none"]] = "none"
-    shardable: ClassVar[bool] = True
+    budget = "none"
+    shardable = True
 
     def __post_init__(self) -> None:
         why = "the noise that pruning may add, relative to that of full-data training"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 
 
 @dataclass(frozen=True)
-class NoPrune:
+class NoPrune(Policy):
     """Keep every sample in every epoch, with weight 1: the full-data baseline.
 
     * Unbiased: it leaves nothing out.
@@ -23,8 +22,8 @@ class NoPrune:
     NoPrune()
     """
 
-    budget: ClassVar[Literal["none"]] = "none"
-    shardable: ClassVar[bool] = True
+    budget = "none"
+    shardable = True
 
     def strata(self, samples: Samples) -> Strata:
         """Label 0 for every sample."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,12 +15,17 @@ from infobatch.distributed.ranks import Ranks
 from infobatch.memory.memory import Memory
 from infobatch.memory.tracks import Track, channel_of
 from infobatch.plan import FloatArray, Plan, Strata, draw_plan, whole_plan
-from infobatch.policies.base import Policy, Samples, alone, tracks_of
-from infobatch.policies.budget import MOST, check_save, scale_to, target_share
-from infobatch.policies.gradient import Gradient, added_noise, limit_noise, squares_by_stratum
+from infobatch.policies.assumptions import check_not_negative, equal_sizes
+from infobatch.policies.base import MOST_LEFT_OUT, Policy, Samples, alone, tracks_of
+from infobatch.policies.budget import check_save, scale_to, target_share
+from infobatch.policies.gradient import added_noise, limit_noise, squares_by_stratum
 from infobatch.policies.limits import NO_LIMITS, Limits
 from infobatch.policies.protection import protect_classes
 from infobatch.savings import FORWARD, EpochPasses
+
+
+class BiasedPolicyWarning(UserWarning):
+    """The expected gradient of the chosen rule is not that of the full data."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Planner:
     tracks: tuple[Track, ...] = ()
     initial_scores: FloatArray | None = None
     limits: Limits = NO_LIMITS
+    _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.limits.save is not None:
@@ -43,21 +49,16 @@ class Planner:
 
     def _most_left_out(self) -> tuple[float, str]:
         """The largest share of an epoch's cost that a budget can ask for, and the reason."""
-        most, why = MOST, ""
-        largest = getattr(self.policy, "most", MOST)
-        if largest < most:
-            most, why = largest, f" by {self.policy!r}"
+        most, why = MOST_LEFT_OUT, ""
+        if self.policy.most_left_out < most:
+            most, why = self.policy.most_left_out, f" by {self.policy!r}"
         protected, cost = self.limits.protect_classes, self.limits.cost
         # With costs, the samples left out of a class may be its expensive ones.
         if protected is not None and cost is None and 1 - protected < most:
             most, why = 1 - protected, f" with protect_classes={protected}"
-        if self._refreshes:
+        if self.policy.refreshes:
             most, why = (1 - FORWARD) * most, f"{why} with what refresh() costs counted"
         return most, why
-
-    @property
-    def _refreshes(self) -> bool:
-        return bool(getattr(self.policy, "refreshes", False))
 
     def new_memory(self, ranks: Ranks) -> Memory:
         """Build the memory as it is before the first epoch."""
@@ -80,7 +81,7 @@ class Planner:
     def prunes(self, epoch: int) -> bool:
         """Whether an epoch may prune: after the warm-up, before ``delta * num_epochs``."""
         # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
-        first = max(self.limits.warmup, getattr(self.policy, "first_epoch", 0))
+        first = max(self.limits.warmup, self.policy.first_epoch)
         return first <= epoch < round(self.delta * self.num_epochs, 9)
 
     def prunable(self, start: int) -> int:
@@ -110,13 +111,17 @@ class Planner:
         """Draw the plan of an epoch that follows those in ``history``."""
         # A mask of unseen samples costs a pass and a byte per sample, and is rarely needed.
         scores = memory.scores
-        unseen = np.isnan(scores) if np.isnan(scores.min(initial=np.inf)) else None
+        lowest = scores.min(initial=np.inf)
+        unseen = np.isnan(scores) if np.isnan(lowest) else None
         # With sharded scores, the other ranks' sums would wait for a shard without scores.
         nothing_seen = unseen is not None and not ranks.sharded and bool(unseen.all())
         if not self.prunes(epoch) or nothing_seen:
             return whole_plan(len(scores), seed=seed, epoch=epoch, shard=ranks.shard)
         samples = self._samples(memory, ranks, history, epoch, seed)
+        self._check_sizes(samples, float(lowest))
         strata = self.policy.strata(samples)
+        if strata.biased:
+            self._warn_of_bias()
         if len(strata.labels) != len(scores):
             raise ValueError(
                 f"{self.policy!r}.strata() returned {len(strata.labels)} labels, expected one for "
@@ -136,6 +141,44 @@ class Planner:
             return whole_plan(len(scores), seed=seed, epoch=epoch, shard=ranks.shard)
         return replace(plan, added_noise=noise, kept_cost=_kept_cost(plan, samples))
 
+    def _check_sizes(self, samples: Samples, lowest: float) -> None:
+        """Check what the rule, or a limit, takes the scores for; ``lowest`` may be NaN."""
+        gradient, max_noise = self.policy.gradient, self.limits.max_noise
+        if gradient is None and max_noise is None:
+            return
+        if np.isnan(lowest):
+            lowest = float(np.fmin.reduce(samples["score"], initial=np.inf))
+        user = f"max_noise={max_noise}" if gradient is None else repr(self.policy)
+        check_not_negative(user, gradient or "cross_entropy", lowest, samples)
+        if gradient is None or "sizes" in self._warned:
+            return
+        spread = equal_sizes(gradient, samples)
+        if spread is None:
+            return
+        self._warned.add("sizes")
+        warnings.warn(
+            f"{self.policy!r} leaves samples out practically at random in epoch {samples.epoch}: the "
+            f"sizes of their gradients, as gradient={gradient!r} estimates them from the scores, differ "
+            f"by only {spread:.2%} (standard deviation over mean). If the loss is not a cross-entropy "
+            'with one label, pass gradient="root" (a squared error) or gradient="score" (any other '
+            "loss, or update(losses, scores=…) with the sizes themselves). If it is, this rule has "
+            "nothing to choose by here; docs/policies/noise.md says how much it leaves out when.",
+            stacklevel=2,
+        )
+
+    def _warn_of_bias(self) -> None:
+        """Warn the user once that the rule does not preserve the expected gradient."""
+        if "bias" in self._warned:
+            return
+        self._warned.add("bias")
+        warnings.warn(
+            f"{self.policy!r} is biased: its weights do not make up for the samples that it leaves out, "
+            "so the expected gradient is not that of the full data. Several rules were published that "
+            "way; docs/policies.md lists those that are unbiased.",
+            BiasedPolicyWarning,
+            stacklevel=2,
+        )
+
     def _samples(
         self, memory: Memory, ranks: Ranks, history: Sequence[EpochPasses], epoch: int, seed: int
     ) -> Samples:
@@ -145,9 +188,9 @@ class Planner:
         limits, target = self.limits, None
         if limits.save is not None:
             run = (self.num_epochs, self.prunable(epoch))
-            target = target_share(limits.save, history, *run, refreshes=self._refreshes)
+            target = target_share(limits.save, history, *run, refreshes=self.policy.refreshes)
         return Samples(
-            scores=columns["ema" if getattr(self.policy, "smoothing", 0.0) else "score"],
+            scores=columns["ema" if self.policy.smoothing else "score"],
             epoch=epoch,
             num_epochs=self.num_epochs,
             target=target,
@@ -161,12 +204,11 @@ class Planner:
     def _limited(self, strata: Strata, samples: Samples) -> tuple[Strata, float]:
         """The strata within the user's limits, and the noise that they add."""
         limits = self.limits
-        if samples.target is not None and getattr(self.policy, "budget", "scale") == "scale":
+        if samples.target is not None and self.policy.budget == "scale":
             strata = scale_to(strata, samples, samples.target)
         if limits.protect_classes is not None:
             strata = protect_classes(strata, samples, limits.protect_classes)
-        gradient: Gradient = getattr(self.policy, "gradient", "cross_entropy")
-        squares = squares_by_stratum(strata, samples, gradient)
+        squares = squares_by_stratum(strata, samples, self.policy.gradient or "cross_entropy")
         if limits.max_noise is not None:
             strata = limit_noise(strata, squares, limits.max_noise)
         return strata, added_noise(strata, squares)

@@ -28,11 +28,13 @@ def protect_classes(strata: Strata, samples: Samples, least: float) -> Strata:
         return strata
     members = np.flatnonzero(counts[classes] > 0)
     chances = samples.rng().random(len(members), dtype=np.float32)
-    members = members[np.lexsort((chances, classes[members]))]
-    of = classes[members]
-    first = np.searchsorted(of, np.arange(number))
+    members = members[np.lexsort((chances, classes[members]))]  # by class, in random order within
+    member_class = classes[members]
+    class_start = np.searchsorted(member_class, np.arange(number))
+    place_in_class = np.arange(len(members)) - class_start[member_class]
+    protected = members[place_in_class < counts[member_class]]
     labels = strata.labels.copy()
-    labels[members[np.arange(len(of)) - first[of] < counts[of]]] = 0
+    labels[protected] = 0
     return replace(strata, labels=labels)
 
 

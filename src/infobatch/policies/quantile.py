@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from infobatch.plan import FloatArray, Strata
-from infobatch.policies.base import Samples, Sum, alone
+from infobatch.plan import Strata
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_ratio, check_smoothing
+from infobatch.policies.ranking import at_ranks
 
 
 @dataclass(frozen=True)
-class QuantilePrune:
+class QuantilePrune(Policy):
     """Prune by bands of the score's quantiles; ``bands`` are (upper quantile, ratio), rising.
 
     Qin et al., "InfoBatch" (ICLR 2024), section 3.1: P(z) = 0.75 below the 20th percentile of the scores
@@ -34,7 +34,7 @@ class QuantilePrune:
 
     bands: tuple[tuple[float, float], ...] = ((0.20, 0.75), (0.85, 0.50))
     smoothing: float = 0.0
-    shardable: ClassVar[bool] = True
+    shardable = True
 
     def __post_init__(self) -> None:
         quantiles = [quantile for quantile, _ in self.bands]
@@ -57,47 +57,6 @@ class QuantilePrune:
         # The edge at quantile q is the score with exactly round(q n) scores before it.
         ranks = [round(quantile * count) for quantile, _ in self.bands]
         inside = [rank for rank in ranks if rank < count]
-        if samples.sum is alone:
-            quantiles = _partitioned(seen, inside)
-        else:
-            quantiles = _bisected(seen, inside, samples.sum)
-        edges = [*quantiles, *[np.inf] * (len(ranks) - len(inside))]
+        edges = [*at_ranks(seen, inside, samples.sum), *[np.inf] * (len(ranks) - len(inside))]
         ratios = [ratio for _, ratio in self.bands]
         return Strata.below(scores, list(zip(edges, ratios, strict=True)))
-
-
-def _partitioned(scores: FloatArray, ranks: list[int]) -> list[float]:
-    """The scores at some ranks of the sorted order, if all scores are in this process."""
-    # One by one, from above: numpy takes much longer for several at once.
-    below = scores
-    for rank in sorted(set(ranks), reverse=True):
-        below.partition(rank)
-        below = below[:rank]
-    return [float(scores[rank]) for rank in ranks]
-
-
-def _bisected(scores: FloatArray, ranks: list[int], total: Sum) -> list[float]:
-    """The same if each process has some of the scores: only counts are exchanged.
-
-    Bisects over the float32 numbers themselves, ordered as integers: 32 rounds are exact.
-    """
-    low = np.full(len(ranks), _ordered(-np.inf), np.int64)
-    high = np.full(len(ranks), _ordered(np.inf), np.int64)
-    while (low < high).any():
-        middle = (low + high) // 2
-        counts = [np.count_nonzero(scores <= _number(value)) for value in middle.tolist()]
-        enough = total(np.array(counts, np.float64)) > np.array(ranks)
-        high = np.where(enough, middle, high)
-        low = np.where(enough, low, np.minimum(middle + 1, high))
-    return [float(_number(value)) for value in high.tolist()]
-
-
-def _ordered(number: float) -> int:
-    """The position of a float32 number among all float32 numbers."""
-    bits = int(np.float32(number).view(np.int32))
-    return bits if bits >= 0 else -(bits & 0x7FFFFFFF)
-
-
-def _number(ordered: int) -> np.float32:
-    bits = ordered if ordered >= 0 else -ordered | 0x80000000
-    return np.uint32(bits).view(np.float32)

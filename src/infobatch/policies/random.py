@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_ratio
 
 
 @dataclass(frozen=True)
-class RandomPrune:
+class RandomPrune(Policy):
     """Prune a share ``ratio`` of all samples that were seen, chosen at random.
 
     P(z) = r for every sample, whatever its score. With ``rescale=True`` this is the control in Table 5 of
@@ -31,15 +30,10 @@ class RandomPrune:
 
     ratio: float = 0.5
     rescale: bool = True
-    shardable: ClassVar[bool] = True
+    shardable = True
 
     def __post_init__(self) -> None:
         check_ratio("RandomPrune(ratio=…)", self.ratio)
-
-    @property
-    def biased(self) -> bool:
-        """Whether no weights make up for the samples that are left out."""
-        return not self.rescale
 
     def strata(self, samples: Samples) -> Strata:
         """Label 1 for every sample that has been seen."""

@@ -1,8 +1,8 @@
-"""Finding the samples with the lowest values without sorting."""
+"""Finding the samples with the lowest values, and values at given ranks, without sorting."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +59,23 @@ def lowest(
     return _counted(values, share, cost, total)
 
 
+def at_ranks(values: FloatArray, ranks: Sequence[int], total: Sum = alone) -> list[float]:
+    """The values with exactly so many before them in ascending order; there must be no NaN.
+
+    ``total`` adds up over processes, each of which has some of the values. A process that has all of
+    them reorders ``values``.
+    """
+    if total is not alone:
+        upper = _upper_sums(values, None, total)
+        return [_cut_at(values, None, upper, rank, total).value for rank in ranks]
+    # One by one, from above: numpy takes much longer for several at once.
+    below = values
+    for rank in sorted(set(ranks), reverse=True):
+        below.partition(rank)
+        below = below[:rank]
+    return [float(values[rank]) for rank in ranks]
+
+
 def _selected(values: FloatArray, share: float) -> Cut:
     """The cut by numpy's selection, if this process has all values and they count equally."""
     wanted = round(share * len(values), _FRACTION)
@@ -73,14 +90,28 @@ def _selected(values: FloatArray, share: float) -> Cut:
 
 
 def _counted(values: FloatArray, share: float, cost: FloatArray | None, total: Sum) -> Cut:
-    """The same cut from sums by the upper 16 bits of each number, then by the lower 16."""
-    all_of_it = len(values) if cost is None else float(np.sum(cost, dtype=np.float64))
+    """The same cut from sums over ranges of numbers, which can be added up over processes."""
+    upper = _upper_sums(values, cost, total)
+    return _cut_at(values, cost, upper, round(share * float(upper[-1]), _FRACTION), total)
+
+
+def _upper_sums(values: FloatArray, cost: FloatArray | None, total: Sum) -> npt.NDArray[np.float64]:
+    """The mass of the numbers with the same upper 16 bits, in ascending order, then that of all."""
     upper = np.zeros(_HALF + 1)
     for ordered, costs in _blocks(values, cost):
         upper[:-1] += np.bincount((ordered >> 16) + (_HALF >> 1), costs, minlength=_HALF)
-    upper[-1] = all_of_it
-    upper = total(upper)
-    wanted = round(share * float(upper[-1]), _FRACTION)
+    upper[-1] = len(values) if cost is None else float(np.sum(cost, dtype=np.float64))
+    return total(upper)
+
+
+def _cut_at(
+    values: FloatArray,
+    cost: FloatArray | None,
+    upper: npt.NDArray[np.float64],
+    wanted: float,
+    total: Sum,
+) -> Cut:
+    """Cut off a mass ``wanted``: first to the upper 16 bits of each number, then to the lower 16."""
     high, before = _reached(upper[:-1], wanted)
     if high == _HALF:
         return Cut(np.inf, 0.0)

@@ -1,129 +1,89 @@
-"""The rules by name, and the values that a user may pass as ``policy``."""
+"""The rules by name. Imports nothing of them, so that the command line can list them without torch."""
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
-from infobatch.policies.auto import AutoPrune
-from infobatch.policies.base import Policy
-from infobatch.policies.checks import check_ratio
-from infobatch.policies.dyn_unc import DynUncPrune
-from infobatch.policies.epsilon_greedy import EpsilonGreedyPrune
-from infobatch.policies.ies import IesPrune
-from infobatch.policies.importance import ImportancePrune
-from infobatch.policies.kakurenbo import KakurenboPrune
-from infobatch.policies.mean import MeanPrune
-from infobatch.policies.noise import NoisePrune
-from infobatch.policies.none import NoPrune
-from infobatch.policies.order_dp import OrderDpPrune
-from infobatch.policies.quantile import QuantilePrune
-from infobatch.policies.random import RandomPrune
-from infobatch.policies.rcap import RcapPrune
-from infobatch.policies.repb import RepbPrune
-from infobatch.policies.rs2 import Rs2Prune
-from infobatch.policies.seta import SetaPrune
-from infobatch.policies.ucb import UcbPrune
+from infobatch.registry import Entry, Registry
 
-Built = TypeVar("Built")
+if TYPE_CHECKING:
+    from infobatch.policies.base import Policy
 
 
-class BiasedPolicyWarning(UserWarning):
-    """The expected gradient of the chosen rule is not that of the full data."""
+def _rule(target: str, summary: str) -> Entry:
+    return Entry(f"infobatch.policies.{target}", summary)
 
 
-# Each is a dataclass in a file with the same name.
-POLICIES: dict[str, type[Any]] = {
-    "mean": MeanPrune,
-    "quantile": QuantilePrune,
-    "random": RandomPrune,
-    "none": NoPrune,
-    "auto": AutoPrune,
-    "noise": NoisePrune,
-    "importance": ImportancePrune,
-    "epsilon_greedy": EpsilonGreedyPrune,
-    "ucb": UcbPrune,
-    "dyn_unc": DynUncPrune,
-    "rs2": Rs2Prune,
-    "kakurenbo": KakurenboPrune,
-    "seta": SetaPrune,
-    "order_dp": OrderDpPrune,
-    "repb": RepbPrune,
-    "ies": IesPrune,
-    "rcap": RcapPrune,
-}
-
-
-def resolve_policy(
-    policy: Policy | str | None, *, ratio: float | None = None, sharded: bool = False
-) -> Policy:
-    """Turn a user's ``policy`` argument into a policy that fits the other arguments.
-
-    ``ratio`` is for the rules that have one; ``sharded`` requires a rule that works on a shard of
-    the scores.
-    """
-    resolved = _resolved(policy, ratio)
-    if sharded and not getattr(resolved, "shardable", False):
-        raise TypeError(
-            f"sharded=True got policy={resolved!r}, which is not known to work on a shard of the "
-            "scores. If everything that it computes over all samples goes through samples.sum(), "
-            "set its attribute shardable = True; otherwise use sharded=False."
-        )
-    return resolved
-
-
-def warn_if_biased(policy: Policy) -> None:
-    """Warn the user once that a rule does not preserve the expected gradient."""
-    if getattr(policy, "biased", False):
-        warnings.warn(
-            f"{policy!r} is biased: nothing makes up for the samples that it leaves out, so the "
-            "expected gradient is not that of the full data. That is how the rule was published; "
-            "docs/policies.md lists the rules that are unbiased.",
-            BiasedPolicyWarning,
-            stacklevel=3,
-        )
-
-
-def copied(build: Callable[..., Built], /, *args: Any, **options: Any) -> Built:
-    """Build a copy of an object whose policy the user has already been warned about."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiasedPolicyWarning)
-        return build(*args, **options)
-
-
-def _resolved(policy: Policy | str | None, ratio: float | None) -> Policy:
-    if ratio is not None:
-        check_ratio("InfoBatch(prune_ratio=…)", ratio)
-    if policy is None:
-        policy = "mean"
-    if not isinstance(policy, str):
-        return _checked_object(policy, ratio)
-    if policy not in POLICIES:
-        raise ValueError(
-            f"policy={policy!r} is not known. Expected one of {', '.join(map(repr, POLICIES))}, or "
-            "an object with a method strata(samples)."
-        )
-    rule = POLICIES[policy]
-    if ratio is not None and "ratio" not in {field.name for field in dataclasses.fields(rule)}:
-        raise ValueError(
-            f"prune_ratio={ratio} was given with policy={policy!r}, which has no such ratio. Leave "
-            "prune_ratio out, or pass a policy object with the settings that you want."
-        )
-    resolved: Policy = rule() if ratio is None else rule(ratio=ratio)
-    return resolved
-
-
-def _checked_object(policy: Policy, ratio: float | None) -> Policy:
-    if isinstance(policy, type) or not callable(getattr(policy, "strata", None)):
-        raise TypeError(
-            f"policy={policy!r} has no method strata(samples). Expected one of "
-            f"{', '.join(map(repr, POLICIES))}, or an object with that method."
-        )
-    if ratio is not None:
-        raise ValueError(
-            f"prune_ratio={ratio} and policy={policy!r} were both given. A policy object has its "
-            "own ratio: leave prune_ratio out, or set it in the policy."
-        )
-    return policy
+# Each is a dataclass in a file with the same name; the line is the first of its docstring.
+POLICIES: Registry[type[Policy], Entry] = Registry(
+    {
+        "mean": _rule(
+            "mean:MeanPrune",
+            "Prune a share ``ratio`` of the samples whose score is below the mean of all scores.",
+        ),
+        "quantile": _rule(
+            "quantile:QuantilePrune",
+            "Prune by bands of the score's quantiles; ``bands`` are (upper quantile, ratio), rising.",
+        ),
+        "random": _rule(
+            "random:RandomPrune",
+            "Prune a share ``ratio`` of all samples that were seen, chosen at random.",
+        ),
+        "none": _rule(
+            "none:NoPrune",
+            "Keep every sample in every epoch, with weight 1: the full-data baseline.",
+        ),
+        "auto": _rule(
+            "auto:AutoPrune",
+            "The noise budget with the settings that our search chose: a fifth more noise, in every epoch.",
+        ),
+        "noise": _rule(
+            "noise:NoisePrune",
+            "Leave out as many samples as add at most ``tau`` to the noise of the gradient.",
+        ),
+        "importance": _rule(
+            "importance:ImportancePrune",
+            "Keep a sample with probability p = min(1, max(floor, c · g)), for a given number of samples.",
+        ),
+        "epsilon_greedy": _rule(
+            "baselines.epsilon_greedy:EpsilonGreedyPrune",
+            "Keep the samples with the highest average loss, and a share ``epsilon`` at random from the rest.",
+        ),
+        "ucb": _rule(
+            "baselines.ucb:UcbPrune",
+            "Keep the samples whose average loss plus ``confidence`` times its variance is highest.",
+        ),
+        "dyn_unc": _rule(
+            "baselines.dyn_unc:DynUncPrune",
+            "Keep the samples whose probability of the label varies most over the epochs.",
+        ),
+        "rs2": _rule(
+            "baselines.rs2:Rs2Prune",
+            "Keep the samples that were visited least often, chosen at random among equals.",
+        ),
+        "kakurenbo": _rule(
+            "baselines.kakurenbo:KakurenboPrune",
+            "Hide the samples with the lowest losses that are classified correctly and with confidence.",
+        ),
+        "seta": _rule(
+            "baselines.seta:SetaPrune",
+            "Keep a window of groups of similar losses that slides from easy to hard, less a random share.",
+        ),
+        "order_dp": _rule(
+            "baselines.order_dp:OrderDpPrune",
+            "Draw a share of the samples at random and keep those of them with the highest losses.",
+        ),
+        "repb": _rule(
+            "baselines.repb:RepbPrune",
+            "Prune a share below the mean loss, and weigh a sample by epochs so far over its visits so far.",
+        ),
+        "ies": _rule(
+            "baselines.ies:IesPrune",
+            "Leave out the samples whose loss has settled into a straight line.",
+        ),
+        "rcap": _rule(
+            "baselines.rcap:RcapPrune",
+            "Give each class a budget by its loss, and within a class keep hard samples more often.",
+        ),
+    }
+)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
 from infobatch.integrations.transformers.loading import INDEX, EpochSampler
-from infobatch.memory.tracks import LastVisit, Track
+from infobatch.memory.tracks import LastVisit
 from infobatch.plan import Strata, keep_counts
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_ratio
 
 
 @dataclass(frozen=True)
-class SpreadPrune:
+class SpreadPrune(Policy):
     """Prune a share ``ratio`` of the prompts whose last group had less spread than the mean.
 
     While a prompt is left out, the policy changes, and so would its group. The probability of being
@@ -36,7 +36,7 @@ class SpreadPrune:
 
     ratio: float = 0.5
     batch: int = 1
-    tracks: ClassVar[tuple[Track, ...]] = (LastVisit(),)
+    tracks = (LastVisit(),)
 
     def __post_init__(self) -> None:
         check_ratio("SpreadPrune(ratio=…)", self.ratio)

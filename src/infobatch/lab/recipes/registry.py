@@ -3,35 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from importlib import import_module
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from infobatch.lab.datasets.folder import data_folder
+from infobatch.registry import Entry, Registry
 
-RECIPES = {
-    "fashion": "images: Fashion-MNIST (embedded), shifts and flips, small CNN, accuracy",
-    "cifar10": "images: CIFAR-10, small ResNet, accuracy",
-    "covertype": "tabular: Covertype, 581,012 rows, MLP, accuracy",
-    "camvid": "segmentation: CamVid, small network with an auxiliary head, mIoU",
-    "mae": "pretraining: masked autoencoder on CIFAR-10, accuracy of a linear probe",
-    "diffusion": "generation: small UNet on Fashion-MNIST, held-out denoising loss",
-    "alpaca": "language: tiny Llama tuned on Alpaca, held-out answer loss",
-    "gsm8k": "language: tiny Llama tuned on grade-school problems, held-out answer loss",
-}
-# The files in the data folder ("a or b": either will do) and the packages that a recipe needs
-# beyond the lab's own.
-NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "fashion": ((), ()),
-    "cifar10": (("cifar10 or cifar-10-batches-bin",), ("PIL",)),
-    "covertype": (("covtype.npz or covtype.data.gz",), ()),
-    "camvid": (("camvid_240x180.zip or CamVid",), ("PIL",)),
-    "mae": (("cifar10 or cifar-10-batches-bin",), ("PIL", "transformers")),
-    "diffusion": ((), ("diffusers",)),
-    "alpaca": (("alpaca_25k.json.gz or alpaca", "stories260K"), ("transformers",)),
-    "gsm8k": (("gsm8k", "stories260K"), ("transformers",)),
-}
+
+@dataclass(frozen=True)
+class RecipeEntry(Entry):
+    """A recipe: where its class is, and what it needs beyond what the lab itself does.
+
+    Args:
+        files: in the data folder; with "a or b", either will do.
+        packages: the names by which they are imported.
+    """
+
+    files: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+
+RECIPES: Registry[type[Any], RecipeEntry] = Registry(
+    {
+        "fashion": RecipeEntry(
+            "infobatch.lab.recipes.fashion:Recipe",
+            "images: Fashion-MNIST (embedded), shifts and flips, small CNN, accuracy",
+        ),
+        "cifar10": RecipeEntry(
+            "infobatch.lab.recipes.cifar10:Recipe",
+            "images: CIFAR-10, small ResNet, accuracy",
+            files=("cifar10 or cifar-10-batches-bin",),
+            packages=("PIL",),
+        ),
+        "covertype": RecipeEntry(
+            "infobatch.lab.recipes.covertype:Recipe",
+            "tabular: Covertype, 581,012 rows, MLP, accuracy",
+            files=("covtype.npz or covtype.data.gz",),
+        ),
+        "camvid": RecipeEntry(
+            "infobatch.lab.recipes.camvid:Recipe",
+            "segmentation: CamVid, small network with an auxiliary head, mIoU",
+            files=("camvid_240x180.zip or CamVid",),
+            packages=("PIL",),
+        ),
+        "mae": RecipeEntry(
+            "infobatch.lab.recipes.mae:Recipe",
+            "pretraining: masked autoencoder on CIFAR-10, accuracy of a linear probe",
+            files=("cifar10 or cifar-10-batches-bin",),
+            packages=("PIL", "transformers"),
+        ),
+        "diffusion": RecipeEntry(
+            "infobatch.lab.recipes.diffusion:Recipe",
+            "generation: small UNet on Fashion-MNIST, held-out denoising loss",
+            packages=("diffusers",),
+        ),
+        "alpaca": RecipeEntry(
+            "infobatch.lab.recipes.alpaca:Recipe",
+            "language: tiny Llama tuned on Alpaca, held-out answer loss",
+            files=("alpaca_25k.json.gz or alpaca", "stories260K"),
+            packages=("transformers",),
+        ),
+        "gsm8k": RecipeEntry(
+            "infobatch.lab.recipes.gsm8k:Recipe",
+            "language: tiny Llama tuned on grade-school problems, held-out answer loss",
+            files=("gsm8k", "stories260K"),
+            packages=("transformers",),
+        ),
+    }
+)
 
 
 def load_recipe(
@@ -39,7 +79,7 @@ def load_recipe(
 ) -> Any:
     """Build a recipe; ``options`` are its fields by name, as strings from a command line."""
     try:
-        recipe = import_module(f"infobatch.lab.recipes.{name}").Recipe
+        recipe = RECIPES[name]
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Recipe {name!r} needs the package {error.name!r}, which is not installed. Install what "

@@ -44,7 +44,7 @@ class SelectionPage:
         least, title = self._least()
         return template("selection.html.jinja").render(
             method=chosen.method,
-            summary=METHODS[chosen.method].summary,
+            summary=METHODS.entries[chosen.method].summary,
             source=self.source,
             command=self.command,
             chosen=len(chosen),

@@ -30,7 +30,7 @@ from infobatch.stream import StreamPruner
 INFOBATCH, STREAM = "infobatch", "stream"
 DELTA = 0.875
 LIMITS = ("save", "max_noise", "warmup", "protect_classes")  # of any rule, see InfoBatch
-NOT_THE_POLICYS = ("delta", "shrink", "scores", *LIMITS)  # options
+RUN_OPTIONS = ("delta", "shrink", "scores", *LIMITS)  # not settings of the policy
 OF_A_STREAM = ("keep", "max_noise", "floor", "window")  # options, see StreamPruner
 _POLICY_NAMES = {FULL: "none", SHORT: "none", INFOBATCH: "mean"}
 
@@ -138,9 +138,7 @@ class Arm:
             ratio = (passes - budget) / (num_samples * (end - 1))
             return RandomPrune(ratio=min(max(ratio, 0.0), 0.99))
         values = {
-            name: value_of(text)
-            for name, text in self._parts[1].items()
-            if name not in NOT_THE_POLICYS
+            name: value_of(text) for name, text in self._parts[1].items() if name not in RUN_OPTIONS
         }
         policy: Policy = self._policy_class(**values)
         return policy
@@ -157,10 +155,10 @@ class Arm:
         except TaskError as error:
             raise ValueError(f"--arms got {self.name!r}: {error}") from error
         rule = getattr(module, name, None)
-        if not callable(getattr(rule, "strata", None)):
+        if not (isinstance(rule, type) and issubclass(rule, Policy)):
             raise ValueError(
                 f"--arms got {self.name!r}, but {self.file} has no policy {name!r}. Expected a class "
-                "with a method strata()."
+                f"{name}(infobatch.Policy) with a method strata()."
             )
         return rule
 
@@ -242,7 +240,7 @@ class Arm:
             return list(OF_A_STREAM)
         rule = self._policy_class
         options = [field.name for field in fields(rule) if field.init] if is_dataclass(rule) else []
-        return [*options, *NOT_THE_POLICYS]
+        return [*options, *RUN_OPTIONS]
 
 
 def parse_arms(text: str) -> list[Arm]:

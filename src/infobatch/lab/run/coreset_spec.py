@@ -63,7 +63,7 @@ def parse_coreset(text: str) -> CoresetSpec:
             f"--arms got {text!r}, whose share must be above 0 and at most 1. {_EXAMPLE}"
         )
     given = dict(part.partition("=")[::2] for part in rest)
-    allowed = (*_OWN, *METHODS[method].options)
+    allowed = (*_OWN, *METHODS.entries[method].options)
     for name, value in given.items():
         if name not in allowed or not value:
             raise ValueError(

@@ -93,7 +93,7 @@ class Selection:
         task, spec = self.task, self.spec
         labels = None if task.labels is None else task.labels(self.data)
         inputs = coresets.Inputs(labels=labels, data=self.data)
-        if coresets.METHODS[spec.method].needs:
+        if coresets.METHODS.entries[spec.method].needs:
             if labels is None:
                 raise TaskError(
                     f"{task.name}: {spec.method} needs the classes of the training samples. Define "

@@ -159,7 +159,7 @@ class Run:
 
     def _labels_for(self, policy: Policy) -> Any:
         """The class of each sample, if the arm needs it."""
-        if "protect_classes" not in self.arm.limits and not getattr(policy, "needs_labels", False):
+        if "protect_classes" not in self.arm.limits and not policy.needs_labels:
             return None
         if self.task.labels is None:
             raise TaskError(
@@ -234,7 +234,7 @@ class Run:
                 report(self._standing(epoch, epoch_ended=False))
                 self._start_timing()
                 saved = time.perf_counter()
-        if getattr(train_data.pruner.policy, "refreshes", False) and not self.ended:
+        if train_data.pruner.policy.refreshes and not self.ended:
             self._refresh()
         self._stop_timing()
         self._close_epoch(epoch)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from infobatch.memory.tracks import Track, Visits
+from infobatch.memory.tracks import Visits
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_ratio, check_smoothing
 from infobatch.policies.levels import look_up
 from infobatch.policies.mean import mean_score
@@ -21,7 +20,7 @@ _BLOCK = 1 << 17
 
 
 @dataclass(frozen=True)
-class RepbPrune:
+class RepbPrune(Policy):
     """Prune a share below the mean loss, and weigh a sample by epochs so far over its visits so far.
 
     Zhou et al., "Inconsistency Biases in Dynamic Data Pruning" (RePB, ICLR 2026): keep a sample if its
@@ -44,9 +43,8 @@ class RepbPrune:
 
     ratio: float = 0.5
     smoothing: float = 0.0
-    biased: ClassVar[bool] = True
-    shardable: ClassVar[bool] = True
-    tracks: ClassVar[tuple[Track, ...]] = (Visits(),)
+    shardable = True
+    tracks = (Visits(),)
 
     def __post_init__(self) -> None:
         check_ratio("RepbPrune(ratio=…)", self.ratio)

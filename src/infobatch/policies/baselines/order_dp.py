@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_number, check_smoothing
 from infobatch.policies.ranking import lowest
 
 
 @dataclass(frozen=True)
-class OrderDpPrune:
+class OrderDpPrune(Policy):
     """Draw a share of the samples at random and keep those of them with the highest losses.
 
     Jin et al., "OrderDP: A Theoretically Guaranteed Lossless Dynamic Data Pruning Framework" (ICLR
@@ -35,9 +34,8 @@ class OrderDpPrune:
     drawn: float = 0.75
     kept: float = 0.85
     smoothing: float = 0.0
-    biased: ClassVar[bool] = True
-    budget: ClassVar[Literal["own"]] = "own"
-    default_delta: ClassVar[float] = 1.0
+    budget = "own"
+    default_delta = 1.0
 
     def __post_init__(self) -> None:
         why = "the share of the samples that is drawn at random"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from infobatch.memory.tracks import Latest, Track
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 from infobatch.policies.ranking import Cut, lowest
 
@@ -19,7 +18,7 @@ _DECLINE = ((0.0, 1.0), (0.3, 0.8), (0.6, 0.6), (0.8, 0.4))
 
 
 @dataclass(frozen=True)
-class KakurenboPrune:
+class KakurenboPrune(Policy):
     """Hide the samples with the lowest losses that are classified correctly and with confidence.
 
     Nguyen et al., "KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training" (NeurIPS
@@ -48,11 +47,10 @@ class KakurenboPrune:
     confidence: float = 0.7
     extras: bool = False
     smoothing: float = 0.0
-    biased: ClassVar[bool] = True
-    budget: ClassVar[Literal["own"]] = "own"
-    default_delta: ClassVar[float] = 1.0
-    refreshes: ClassVar[bool] = True
-    shardable: ClassVar[bool] = True
+    budget = "own"
+    default_delta = 1.0
+    refreshes = True
+    shardable = True
 
     def __post_init__(self) -> None:
         check_ratio("KakurenboPrune(ratio=…)", self.ratio)

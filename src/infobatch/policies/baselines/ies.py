@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
-from infobatch.memory.tracks import Track, Window
+from infobatch.memory.tracks import Window
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_number
 
 _LOSSES = 5  # needed for three second differences
@@ -17,7 +16,7 @@ _BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class IesPrune:
+class IesPrune(Policy):
     """Leave out the samples whose loss has settled into a straight line.
 
     Yuan et al., "Instance-dependent Early Stopping" (IES, ICLR 2025): a sample is mastered, and left
@@ -38,13 +37,12 @@ class IesPrune:
     """
 
     threshold: float = 1e-3
-    biased: ClassVar[bool] = True
-    budget: ClassVar[Literal["none"]] = "none"
-    default_delta: ClassVar[float] = 1.0
-    first_epoch: ClassVar[int] = _LOSSES
-    refreshes: ClassVar[bool] = True
-    shardable: ClassVar[bool] = True
-    tracks: ClassVar[tuple[Track, ...]] = (Window(_LOSSES),)
+    budget = "none"
+    default_delta = 1.0
+    first_epoch = _LOSSES
+    refreshes = True
+    shardable = True
+    tracks = (Window(_LOSSES),)
 
     def __post_init__(self) -> None:
         why = "the mean size of second differences of the loss below which a sample is left out"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from infobatch.checks import check_count
 from infobatch.plan import FloatArray, Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 
 _ENOUGH = 1 << 20  # losses that give the groups' edges to three digits
@@ -18,34 +17,31 @@ _ROUNDS = 100  # of k-means, which converges long before
 
 
 @dataclass(frozen=True)
-class SetaPrune:
+class SetaPrune(Policy):
     """Keep a window of groups of similar losses that slides from easy to hard, less a random share.
 
     Zhou et al., "Scale Efficient Training for Large Datasets" (CVPR 2025): drop a share ``ratio`` at
     random, sort the others into k ``groups`` by k-means of their losses, and keep round(``window``
-    k) = w neighbouring groups, which in epoch t start at group t mod (k − w + 1). After a share
-    ``anneal`` of the epochs, only the random share is left out. The paper's settings: 0.1, 5 and
-    0.9 on CIFAR; 0, 5 and 0.6 on ImageNet.
+    k) = w neighbouring groups, which in epoch t start at group t mod (k − w + 1). The paper's
+    settings: 0.1, 5 and 0.9 on CIFAR; 0, 5 and 0.6 on ImageNet.
 
     * Biased: kept samples weigh 1.
     * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. k-means of at most a million
       losses, which are sorted.
     * Our reading: k-means starts at the quantiles, so that it is the same in every run; groups that
       are empty because many losses are equal do not count. Halves are rounded to even, so that 0.9
-      of 5 groups is 4. The random share is dropped after the grouping, not before. With a budget
+      of 5 groups is 4. The random share is dropped after the grouping, not before. The last epochs
+      (``delta``) are whole, as for every rule; in the paper they lack the random share. With a budget
       (``save=``) both shares are scaled.
 
     >>> SetaPrune(0.0, window=0.6)   # the paper's for ImageNet
-    SetaPrune(ratio=0.0, groups=5, window=0.6, anneal=0.875, smoothing=0.0)
+    SetaPrune(ratio=0.0, groups=5, window=0.6, smoothing=0.0)
     """
 
     ratio: float = 0.1
     groups: int = 5
     window: float = 0.9
-    anneal: float = 0.875
     smoothing: float = 0.0
-    biased: ClassVar[bool] = True
-    default_delta: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         check_ratio("SetaPrune(ratio=…)", self.ratio)
@@ -57,16 +53,12 @@ class SetaPrune:
         check_number(
             "SetaPrune(window=…)", self.window, "the share of the groups kept", above=0, most=1
         )
-        why = "the share of the epochs after which no group is left out"
-        check_number("SetaPrune(anneal=…)", self.anneal, why, least=0, most=1)
         check_smoothing("SetaPrune(smoothing=…)", self.smoothing)
 
     def strata(self, samples: Samples) -> Strata:
         """Label 1 for the window (0 where all of it is kept), 2 for the groups outside."""
         scores = samples.scores
         inside = np.uint8(self.ratio > 0)
-        if samples.epoch >= round(self.anneal * samples.num_epochs, 9):
-            return Strata(np.full(len(samples), inside), (1 - self.ratio,), weights="ones")
         edges = group_edges(scores, self.groups)
         count = len(edges) + 1
         wide = max(1, round(self.window * count))

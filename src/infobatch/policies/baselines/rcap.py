@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 from infobatch.policies.classes import numbered
 from infobatch.policies.levels import Array, strata_of_cells
@@ -21,7 +21,7 @@ _BLOCK = 1 << 17
 
 
 @dataclass(frozen=True)
-class RcapPrune:
+class RcapPrune(Policy):
     """Give each class a budget by its loss, and within a class keep hard samples more often.
 
     Hassan et al., "RCAP: Robust, Class-Aware, Probabilistic Dynamic Dataset Pruning" (2025): of the
@@ -47,10 +47,9 @@ class RcapPrune:
     ratio: float = 0.5
     beta: float = 1.0
     smoothing: float = 0.0
-    biased: ClassVar[bool] = True
-    budget: ClassVar[Literal["own"]] = "own"
-    default_delta: ClassVar[float] = 1.0
-    needs_labels: ClassVar[bool] = True
+    budget = "own"
+    default_delta = 1.0
+    needs_labels = True
 
     def __post_init__(self) -> None:
         check_ratio("RcapPrune(ratio=…)", self.ratio)

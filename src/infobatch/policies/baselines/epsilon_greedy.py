@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 from infobatch.policies.ranking import lowest
 
 
 @dataclass(frozen=True)
-class EpsilonGreedyPrune:
+class EpsilonGreedyPrune(Policy):
     """Keep the samples with the highest average loss, and a share ``epsilon`` at random from the rest.
 
     Raju et al., "Accelerating Deep Learning with Dynamic Data Pruning" (2021): s ← (1 − α) s + α x for
@@ -33,10 +32,9 @@ class EpsilonGreedyPrune:
     ratio: float = 0.5
     epsilon: float = 0.1
     smoothing: float = 0.8
-    biased: ClassVar[bool] = True
-    budget: ClassVar[Literal["own"]] = "own"
-    default_delta: ClassVar[float] = 1.0
-    shardable: ClassVar[bool] = True
+    budget = "own"
+    default_delta = 1.0
+    shardable = True
 
     def __post_init__(self) -> None:
         check_ratio("EpsilonGreedyPrune(ratio=…)", self.ratio)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
-from infobatch.memory.tracks import Track, Visits
+from infobatch.memory.tracks import Visits
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_ratio
 from infobatch.policies.ranking import lowest
 
 
 @dataclass(frozen=True)
-class Rs2Prune:
+class Rs2Prune(Policy):
     """Keep the samples that were visited least often, chosen at random among equals.
 
     Okanovic et al., "Repeated Random Sampling for Minimizing the Time-to-Accuracy of Learning" (ICLR
@@ -39,11 +38,10 @@ class Rs2Prune:
     """
 
     ratio: float = 0.5
-    biased: ClassVar[bool] = True
-    budget: ClassVar[Literal["own"]] = "own"
-    default_delta: ClassVar[float] = 1.0
-    shardable: ClassVar[bool] = True
-    tracks: ClassVar[tuple[Track, ...]] = (Visits(),)
+    budget = "own"
+    default_delta = 1.0
+    shardable = True
+    tracks = (Visits(),)
 
     def __post_init__(self) -> None:
         check_ratio("Rs2Prune(ratio=…)", self.ratio)

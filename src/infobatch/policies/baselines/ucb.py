@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
 from infobatch.memory.tracks import MovingVariance, Track
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_number, check_ratio, check_smoothing
 from infobatch.policies.ranking import lowest
 
 
 @dataclass(frozen=True)
-class UcbPrune:
+class UcbPrune(Policy):
     """Keep the samples whose average loss plus ``confidence`` times its variance is highest.
 
     Raju et al., "Accelerating Deep Learning with Dynamic Data Pruning" (2021): for each loss x,
@@ -30,32 +29,31 @@ class UcbPrune:
     * A public re-implementation overwrites μ with the raw loss; this one averages.
 
     >>> UcbPrune(0.3)
-    UcbPrune(ratio=0.3, confidence=1.0, moving=0.8)
+    UcbPrune(ratio=0.3, confidence=1.0, smoothing=0.8)
     """
 
     ratio: float = 0.5
     confidence: float = 1.0
-    moving: float = 0.8
-    biased: ClassVar[bool] = True
-    budget: ClassVar[Literal["own"]] = "own"
-    default_delta: ClassVar[float] = 1.0
-    shardable: ClassVar[bool] = True
+    smoothing: float = 0.8
+    budget = "own"
+    default_delta = 1.0
+    shardable = True
 
     def __post_init__(self) -> None:
         check_ratio("UcbPrune(ratio=…)", self.ratio)
         why = "how much the variance counts beside the average"
         check_number("UcbPrune(confidence=…)", self.confidence, why, least=0)
-        check_smoothing("UcbPrune(moving=…)", self.moving)
+        check_smoothing("UcbPrune(smoothing=…)", self.smoothing)
 
     @property
     def tracks(self) -> tuple[Track, ...]:
         """The moving average and variance of the losses."""
-        return (MovingVariance(self.moving),)
+        return (MovingVariance(self.smoothing),)
 
     def strata(self, samples: Samples) -> Strata:
         """Label 1 for samples that are left out, 2 for ties with the last one kept."""
         share = self.ratio if samples.target is None else samples.target
         bounds = samples["moving_variance"] * np.float32(self.confidence)
-        bounds += samples["moving_mean"]
+        bounds += samples.scores
         cut = lowest(bounds, share, cost=samples.cost, total=samples.sum)
         return Strata(cut.labels(bounds), cut.keep(), weights="ones", thresholds=cut.thresholds)

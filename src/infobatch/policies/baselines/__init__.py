@@ -1,0 +1,1 @@
+"""Rules of other papers, implemented as published, to be compared with."""
