@@ -16,24 +16,24 @@ from infobatch.per_sample import PerSample
 Rows = torch.Tensor | np.ndarray[Any, Any]  # one value per sample
 
 
-def check_dataset(dataset: object) -> None:
-    """Refuse data that cannot be read by index, or has no length."""
+def check_dataset(call: str, dataset: object) -> None:
+    """Raise if data cannot be read by index, or has no length."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise TypeError(
-            f"InfoBatch(dataset) got {type(dataset).__name__}, expected a data set that is read "
+            f"{call} got {type(dataset).__name__}, expected a data set that is read "
             "by index: pruning chooses which samples to read. Load the stream into a list or a "
             "memory-mapped data set first."
         )
     if not hasattr(dataset, "__len__"):
         raise TypeError(
-            f"InfoBatch(dataset) got {type(dataset).__name__}, which has no length. Expected a "
+            f"{call} got {type(dataset).__name__}, which has no length. Expected a "
             "data set with __len__: a score is kept for each sample. Give it one, or wrap it in "
             "torch.utils.data.Subset(dataset, range(n))."
         )
 
 
 def check_count(name: str, value: Any, why: str, *, least: int = 1) -> int:
-    """Return an integer of at least ``least``, or refuse the argument ``name``."""
+    """Return an integer of at least ``least``, or raise an error that names the argument."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -44,7 +44,7 @@ def check_count(name: str, value: Any, why: str, *, least: int = 1) -> int:
 
 
 def check_epochs(num_epochs: Any) -> int:
-    """Return the number of epochs, or refuse it; a fraction is a misplaced prune ratio."""
+    """Return the number of epochs, or raise an error; a fraction is a misplaced prune ratio."""
     why = "training takes at least one epoch"
     if isinstance(num_epochs, float) and 0 < num_epochs < 1:
         why += ". Is it the ratio? InfoBatch's order is (dataset, num_epochs, prune_ratio, delta)"
@@ -64,13 +64,13 @@ def check_delta(delta: Any, default: float) -> float:
 
 
 def check_steps(call: str, steps_per_epoch: Any) -> int:
-    """Return the number of steps of a full epoch, or refuse it."""
+    """Return the number of steps of a full epoch, or raise an error."""
     why = "it counts the optimizer steps of an epoch over all data"
     return check_count(f"{call}: steps_per_epoch", steps_per_epoch, why)
 
 
 def check_shrink(shrink: object) -> None:
-    """Refuse anything but the two ways in which an epoch can get smaller."""
+    """Raise at anything but the two ways in which an epoch can get smaller."""
     if shrink not in ("epoch", "batch"):
         raise ValueError(
             f"batch_sampler(shrink=…) got {shrink!r}, expected 'epoch' (a pruned epoch has fewer "
@@ -81,7 +81,7 @@ def check_shrink(shrink: object) -> None:
 def check_batch(
     call: str, losses: torch.Tensor | PerSample, scores: torch.Tensor | None, index: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Return the losses, scores and indices that a loop reports for a batch, or refuse them."""
+    """Return the losses, scores and indices that a loop reports for a batch, or raise an error."""
     if isinstance(losses, PerSample):
         scores = losses.scores if scores is None else scores
         losses = losses.losses
@@ -100,7 +100,7 @@ def check_extras(
     needed: Sequence[str],
     policy: object,
 ) -> Mapping[str, torch.Tensor]:
-    """Return the values reported besides the losses, or refuse a batch that lacks one."""
+    """Return the values reported besides the losses, or raise an error if a batch lacks one."""
     if isinstance(losses, PerSample):
         extras = {**losses.extras, **(extras or {})}
         losses = losses.losses
@@ -125,7 +125,7 @@ def check_extras(
 def check_rows(
     name: str, values: object, num_samples: int, *, positive: bool
 ) -> npt.NDArray[Any] | None:
-    """Return one value per sample as an array, or refuse the argument ``name``."""
+    """Return one value per sample as an array, or raise an error that names the argument."""
     if values is None:
         return None
     array = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
@@ -143,7 +143,7 @@ def check_rows(
 
 
 def check_share(name: str, value: object, why: str) -> float | None:
-    """Return a share in [0, 1] or None, or refuse the argument ``name``."""
+    """Return a share in [0, 1] or None, or raise an error that names the argument."""
     if value is None:
         return None
     if not isinstance(value, int | float | np.floating) or not 0 <= value <= 1:
@@ -152,7 +152,7 @@ def check_share(name: str, value: object, why: str) -> float | None:
 
 
 def check_losses(call: str, losses: object) -> None:
-    """Refuse anything but one floating point loss per sample."""
+    """Raise at anything but one floating point loss per sample."""
     if not isinstance(losses, torch.Tensor):
         raise TypeError(
             f"{call} got {type(losses).__name__}, expected a tensor with one loss per sample. Build "
@@ -178,7 +178,7 @@ def check_losses(call: str, losses: object) -> None:
 
 
 def check_scores(scores: object, losses: torch.Tensor, call: str = "update") -> None:
-    """Refuse scores that do not have the shape of the losses."""
+    """Raise at scores that do not have the shape of the losses."""
     if not isinstance(scores, torch.Tensor) or scores.shape != losses.shape:
         got = getattr(scores, "shape", type(scores).__name__)
         raise ValueError(
@@ -188,7 +188,7 @@ def check_scores(scores: object, losses: torch.Tensor, call: str = "update") -> 
 
 
 def check_index(call: str, index: Any, losses: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the samples' indices, on the losses' device if there are losses, or refuse them."""
+    """Return the samples' indices, on the losses' device if there are losses, or raise an error."""
     samples = index if isinstance(index, torch.Tensor) else torch.as_tensor(index)
     if losses is None:  # only the indices themselves
         losses = samples.flatten()

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from infobatch import checks
-from infobatch.checks import Rows, check_count
+from infobatch.checks import check_count
 from infobatch.distributed.ranks import Place, Ranks
 from infobatch.epoch.course import Course
 from infobatch.epoch.progress import Progress
-from infobatch.epoch.refresh import Refreshing
+from infobatch.epoch.refresh import Refresher
 from infobatch.epoch.sampler import PlanBatchSampler, PlanSampler, Shrink
 from infobatch.loaders.known import KnownLoaders
-from infobatch.memory.export import read_scores, write_scores
+from infobatch.memory.export import write_scores
 from infobatch.memory.state import State
-from infobatch.memory.tracks import Track
 from infobatch.per_sample import PerSample
 from infobatch.plan import Plan
 from infobatch.policies.base import Policy
-from infobatch.policies.limits import Limits
+from infobatch.policies.options import Arguments, Options
 from infobatch.policies.planning import Planner
 from infobatch.policies.resolve import resolve_policy
 from infobatch.savings import Savings
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class Pruner(Refreshing):
+
+class Pruner:
     """Prunes the epochs of a training run over ``num_samples`` samples.
 
     Give ``sampler`` to a loader, and the per-sample losses of each of its batches to ``update``.
     Scores stay frozen during an epoch; the next epoch's plan is drawn from them when first needed.
     Epochs from ``delta * num_epochs`` on are whole, with weight 1.
 
-    For the arguments see :class:`~infobatch.InfoBatch`; ``cost`` and ``labels`` are arrays here.
+    Args:
+        num_samples: the number of samples in the data.
+        num_epochs: how many epochs training takes in total.
+        prune_ratio, delta, policy, seed, save, cost, warmup, max_noise, protect_classes, labels,
+            initial_scores, tracks: see :class:`infobatch.policies.options.Options`; ``cost`` is an
+            array here.
+        rank, world_size, process_group: which rank of a distributed job this process is; by default
+            those of torch.distributed, if it is initialised when the first epoch begins.
+        sharded: each rank keeps only the scores of a fixed shard of the samples.
+        global_order: the loader shards the batches among the ranks itself, so that the sampler of
+            each rank issues all samples; recognised by itself for Accelerate.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
 
     >>> pruner = Pruner(6, num_epochs=2, delta=1.0)
     >>> for epoch in range(2):
@@ -51,38 +65,28 @@ class Pruner(Refreshing):
         self,
         num_samples: int,
         num_epochs: int,
-        *,
-        policy: Policy | str | None = None,
+        prune_ratio: float | None = None,
         delta: float | None = None,
-        seed: int = 0,
-        save: float | None = None,
-        cost: Rows | None = None,
-        warmup: int = 0,
-        max_noise: float | None = None,
-        protect_classes: float | None = None,
-        labels: Rows | None = None,
-        initial_scores: Rows | str | PathLike[str] | None = None,
-        tracks: Iterable[Track] = (),
-        rank: int | None = None,
-        world_size: int | None = None,
-        process_group: dist.ProcessGroup | None = None,
-        sharded: bool = False,
-        global_order: bool | None = None,
+        **options: Unpack[Arguments],
     ) -> None:
-        self._place = Place(rank, world_size, process_group, sharded, global_order)
-        self.num_samples = check_count("num_samples", num_samples, "training needs some samples")
-        self.num_epochs = checks.check_epochs(num_epochs)
-        self.policy = resolve_policy(policy, sharded=sharded)
-        self.delta = checks.check_delta(delta, self.policy.default_delta)
+        place, others = split_arguments(options)
+        self._start(
+            check_count("num_samples", num_samples, "training needs some samples"),
+            checks.check_epochs(num_epochs),
+            Options(prune_ratio=prune_ratio, delta=delta, **others),
+            place,
+        )
+
+    def _start(self, num_samples: int, num_epochs: int, options: Options, place: Place) -> None:
+        """Set up everything that a training run needs."""
+        resolve_policy(options.rule, sharded=place.sharded)  # raises if the rule cannot be sharded
+        planner = Planner.of(num_samples, num_epochs, options)
+        self._place = place
         self._sampler = PlanSampler(self)
         self._loaders = KnownLoaders(self._sampler)
-        limits = (save, cost, warmup, max_noise, protect_classes, labels)
-        seed = check_count("seed", seed, "it seeds the random draws", least=0)
-        scores = read_scores(initial_scores, self.num_samples)
-        run = (self.num_samples, self.num_epochs, self.policy, self.delta, tuple(tracks), scores)
-        planner = Planner(*run, Limits.checked(self.policy, self.num_samples, *limits))
         self._channels = planner.channels
-        self._course = Course(planner, seed, self._ranks, self._loaders)
+        self._course = Course(planner, options.seed, self._ranks, self._loaders)
+        self._refresher = Refresher(self._course)
         self._last_losses: torch.Tensor | None = None
 
     def _ranks(self) -> Ranks:
@@ -98,11 +102,15 @@ class Pruner(Refreshing):
     def batch_sampler(
         self, batch_size: int, *, drop_last: bool = False, shrink: Shrink = "epoch", even: bool = False
     ) -> PlanBatchSampler:  # fmt: skip
-        """A batch sampler for ``DataLoader(…, batch_sampler=…)``, faster than ``sampler``.
+        """Return a batch sampler for ``DataLoader(…, batch_sampler=…)``, faster than ``sampler``.
 
-        With ``shrink="epoch"`` a pruned epoch has fewer batches. With ``shrink="batch"`` it has as
-        many as one over all data, but smaller, so every schedule stays that of full-data training.
-        ``even`` makes batch sizes nearly equal: a last batch of two samples would spoil BatchNorm.
+        Args:
+            batch_size: the number of samples in a batch.
+            drop_last: whether to drop the last batch if it is smaller.
+            shrink: with ``"epoch"`` a pruned epoch has fewer batches; with ``"batch"`` it has as many
+                as one over all data, but smaller, so every schedule stays that of full-data
+                training.
+            even: make batch sizes nearly equal: a last batch of two samples would spoil BatchNorm.
         """
         return PlanBatchSampler(self._sampler, batch_size, drop_last, shrink, even)
 
@@ -118,17 +126,28 @@ class Pruner(Refreshing):
     def update(
         self,
         losses: torch.Tensor | PerSample,
-        *,
         scores: torch.Tensor | None = None,
+        *,
         index: torch.Tensor | None = None,
         extras: Mapping[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """Record a batch's losses and return the mean of weight × loss, for ``backward()``.
 
-        ``losses`` has one entry per sample. ``scores`` ranks the samples if they are not to be
-        ranked by loss. ``index`` identifies the samples, if the batch carries it; without it,
-        batches must come in the sampler's order, with one update each (or several, for consecutive
-        parts of a batch). ``extras`` are further values, by name, that some policies need.
+        Args:
+            losses: one loss per sample, a 1-D tensor of any float type on any device, or a
+                :class:`~infobatch.PerSample`. It is not changed.
+            scores: what to rank the samples by, if not their losses.
+            index: the samples, if the batch carries them. Without it, batches must come in the
+                sampler's order, with one update each (or several, for consecutive parts of a batch).
+            extras: further values, by name, that some policies need; one per sample.
+
+        Returns:
+            A scalar with gradient, in the losses' dtype.
+
+        Raises:
+            RuntimeError: if the losses cannot be matched to samples.
+            IndexError: if ``index`` has samples that this epoch leaves out.
+            TypeError, ValueError: if there is not one loss per sample.
         """
         if self._channels:
             extras = checks.check_extras("update", losses, extras, self._channels, self.policy)
@@ -144,7 +163,7 @@ class Pruner(Refreshing):
     def reweight(
         self, losses: torch.Tensor | PerSample, *, index: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The weighted mean for another forward pass of the last updated batch; not recorded.
+        """Return the weighted mean for another forward pass of the last batch; not recorded.
 
         For optimizers that evaluate a batch more than once, such as SAM or L-BFGS.
         """
@@ -154,7 +173,9 @@ class Pruner(Refreshing):
     def skip(self, count: int | None = None, *, index: torch.Tensor | None = None) -> None:
         """Skip the update of a batch (because of a NaN, for instance) and keep its scores.
 
-        Without ``count``, the rest of the current batch is skipped.
+        Args:
+            count: how many samples to skip; by default the rest of the current batch.
+            index: the samples, if the batch carries them.
         """
         run = self._course.run_for("skip()", index is not None)
         if index is not None:
@@ -164,7 +185,61 @@ class Pruner(Refreshing):
             run.skip(check_count("skip(): count", count, "it is a number of samples"))
         self._course.after_update(run)
 
+    # Between epochs.
+
+    @property
+    def left_out(self) -> torch.Tensor:
+        """The samples left out by the running epoch, or by the one that has just ended, int64.
+
+        With ``sharded=True``, only this rank's samples. After the epoch's end, samples that have
+        been refreshed are no longer included.
+        """
+        return self._refresher.left_out()
+
+    def refresh(
+        self,
+        losses: torch.Tensor | PerSample,
+        index: torch.Tensor,
+        *,
+        scores: torch.Tensor | None = None,
+        extras: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        """Record the losses of samples that the epoch left out, computed without gradients.
+
+        For rules that forward what they hide, such as KAKURENBO. Call it after the epoch's last
+        ``update`` and before the next epoch begins, with samples ``index`` from :attr:`left_out`;
+        also before saving a checkpoint, because a resumed run no longer knows what was left out.
+        With several ranks it is collective: call it once per epoch and rank, with all samples that
+        the rank refreshes. Each counts as a third of a pass in :attr:`savings`.
+        """
+        self._refresher.refresh(losses, index, scores, extras)
+
     # For the user.
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples in the data."""
+        return self._course.planner.num_samples
+
+    @property
+    def num_epochs(self) -> int:
+        """How many epochs training takes in total."""
+        return self._course.planner.num_epochs
+
+    @property
+    def policy(self) -> Policy:
+        """The rule by which samples are left out."""
+        return self._course.planner.policy
+
+    @property
+    def delta(self) -> float:
+        """The share of the epochs that are pruned."""
+        return self._course.planner.delta
+
+    @property
+    def seed(self) -> int:
+        """The key of the random draws."""
+        return self._course.seed
 
     @property
     def last_loss(self) -> torch.Tensor:
@@ -177,11 +252,6 @@ class Pruner(Refreshing):
     def epoch(self) -> int:
         """The running epoch, from 0; after ``load_state_dict``, the one to be continued."""
         return self._course.clock.epoch
-
-    @property
-    def seed(self) -> int:
-        """The key of the random draws."""
-        return self._course.seed
 
     @property
     def plan(self) -> Plan:
@@ -206,6 +276,15 @@ class Pruner(Refreshing):
         """A copy of the scores, float32, NaN where never seen, with this rank's latest losses."""
         return torch.from_numpy(self._course.known_memory().scores)
 
+    @scores.setter
+    def scores(self, scores: object) -> None:
+        name = type(self).__name__
+        raise AttributeError(
+            f"{name}.scores cannot be set: it is a copy of what training has recorded. Pass "
+            f"{name}(…, initial_scores=…) to start from known scores, or update(losses, scores=…) "
+            "to rank by something other than the loss."
+        )
+
     @property
     def savings(self) -> Savings:
         """Sample passes made and saved so far."""
@@ -222,7 +301,7 @@ class Pruner(Refreshing):
     # State.
 
     def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
-        """Everything needed to continue from here, bit for bit, in plain tensors and numbers.
+        """Return everything needed to continue from here, bit for bit, in plain tensors and numbers.
 
         Between epochs, any rank may call it alone. In the middle of an epoch, call it on every
         rank: each gets the whole state, so save one of them. Or call it with ``gather=False`` on
@@ -235,14 +314,34 @@ class Pruner(Refreshing):
         """Continue from a state: the next iteration of a loader begins where it was saved."""
         self._course.load(State.from_dict(state, self.num_samples, self._ranks()))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         """Pickle and copy like a checkpoint: the copy continues from this point."""
         planner = self._course.planner
-        options: dict[str, Any] = {"policy": self.policy, "delta": self.delta, "seed": self.seed}
-        options |= {"initial_scores": planner.initial_scores, "tracks": planner.tracks}
-        options |= vars(planner.limits) | vars(self._place)
-        rebuild = partial(Pruner, self.num_samples, self.num_epochs, **options)
-        return rebuild, (), None if self._course.is_fresh else self.state_dict(gather=False)
+        arrays = {name: getattr(planner, name) for name in ("cost", "labels", "initial_scores")}
+        options = replace(planner.options, **arrays)
+        return {
+            "attributes": self._own_attributes(),
+            "start": (planner.num_samples, planner.num_epochs, options, self._place),
+            "checkpoint": None if self._course.is_fresh else self.state_dict(gather=False),
+        }
+
+    def _own_attributes(self) -> dict[str, Any]:
+        """The attributes of a subclass."""
+        return {name: value for name, value in vars(self).items() if name not in _PARTS}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.load_state_dict(state)
+        vars(self).update(state["attributes"])
+        self._start(*state["start"])
+        if state["checkpoint"] is not None:
+            self.load_state_dict(state["checkpoint"])
+
+
+# What _start() sets; a subclass may have more.
+_PARTS = {"_place", "_sampler", "_loaders", "_channels", "_course", "_refresher", "_last_losses"}
+
+
+def split_arguments(arguments: Arguments) -> tuple[Place, dict[str, Any]]:
+    """Separate the arguments about ranks from those about pruning."""
+    names = {place.name for place in fields(Place)}
+    place = Place(**{name: value for name, value in arguments.items() if name in names})  # type: ignore[arg-type]
+    return place, {name: value for name, value in arguments.items() if name not in names}

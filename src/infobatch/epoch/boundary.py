@@ -27,6 +27,7 @@ def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
             unscored = int(run.ranks.communicator.sum(np.array([unscored], np.float64))[0])
         if run.visited():
             passes = passes_of(run, unscored)
+            warn_of_no_scores(passes)
     run.losses = None  # freed before the next plan is drawn
     run.closed = True
     return passes
@@ -87,6 +88,28 @@ def warn_of_first_epoch(epoch: int) -> None:
         f"The first epoch that was trained is number {epoch}, so this run prunes {epochs} less "
         "than it could. Epochs are counted from 0: call set_epoch(0) before the first one. To "
         "continue an earlier run, load its state_dict() as well.",
+        stacklevel=2,
+    )
+
+
+def warn_of_no_scores(passes: EpochPasses) -> None:
+    """Warn if an epoch that was trained on gave no score at all."""
+    if passes.unscored and passes.unscored >= passes.made:
+        warnings.warn(
+            f"None of the {passes.made:,} samples of epoch {passes.epoch} got a score: every loss (or "
+            "score) was NaN or infinite, or its batch was skipped. Their earlier scores stay, and "
+            "pruning goes by these. Has training diverged?",
+            stacklevel=2,
+        )
+
+
+def warn_of_more_epochs(epoch: int, num_epochs: int) -> None:
+    """Warn that training goes on after the last epoch that was declared."""
+    warnings.warn(
+        f"Epoch {epoch} is being trained, but num_epochs={num_epochs}: epochs are counted from 0, and "
+        "from the last one on nothing is pruned. Pass the number of epochs that are really trained, so "
+        "that pruning stops at the right time; if a loader or batch sampler repeats the epochs by "
+        "itself, iterate it again for each epoch.",
         stacklevel=2,
     )
 

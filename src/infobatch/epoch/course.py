@@ -43,6 +43,7 @@ class Course:
         self._run: Run | None = None
         self._loaders_position: ReadPosition | None = None  # from a stateful loader's checkpoint
         self._warned_of_old_scores = False
+        self._warned_of_more_epochs = False
 
     def current_memory(self) -> Memory:
         """What is remembered about the samples; with sharded scores, about this rank's."""
@@ -174,6 +175,9 @@ class Course:
         Nothing after that is collective. Called for the first update and from ``check_at`` on.
         """
         self.clock.update(run.walk)
+        if run.epoch >= self.planner.num_epochs and not self._warned_of_more_epochs:
+            self._warned_of_more_epochs = True
+            boundary.warn_of_more_epochs(run.epoch, self.planner.num_epochs)
         if run.closed or not run.is_complete():
             return
         if run.ranks.world_size > 1 and not run.ranks.communicator.connected:

@@ -24,22 +24,16 @@ _TOGETHER = (
 Mask = npt.NDArray[np.bool_]
 
 
-class Refreshing:
-    """The methods of a pruner between epochs; ``_course`` has the epochs."""
+class Refresher:
+    """Folds losses of left-out samples into the memory, between the epochs of a course."""
 
-    _course: Course
-    _channels: tuple[str, ...]
-    policy: Any
-    # The finished epoch, as a weak reference to free its memory, and which scores are still old.
-    _waiting: tuple[weakref.ref[Run], Mask] | None = None
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        # The finished epoch, as a weak reference to free its memory, and which scores are still old.
+        self._waiting: tuple[weakref.ref[Run], Mask] | None = None
 
-    @property
     def left_out(self) -> torch.Tensor:
-        """The samples left out by the running epoch, or by the one that has just ended, int64.
-
-        With ``sharded=True``, only this rank's samples. After the epoch's end, samples that have
-        been refreshed are no longer included.
-        """
+        """See :attr:`infobatch.Pruner.left_out`."""
         finished = self._course.finished_run
         run = self._course.current_run() if finished is None else finished
         rows = np.flatnonzero(_left_out(run) if finished is None else self._old_scores(run))
@@ -49,28 +43,23 @@ class Refreshing:
         self,
         losses: torch.Tensor | PerSample,
         index: torch.Tensor,
-        *,
-        scores: torch.Tensor | None = None,
-        extras: Mapping[str, torch.Tensor] | None = None,
+        scores: torch.Tensor | None,
+        extras: Mapping[str, torch.Tensor] | None,
     ) -> None:
-        """Record the losses of samples that the epoch left out, computed without gradients.
-
-        For rules that forward what they hide, such as KAKURENBO. Call it after the epoch's last
-        ``update`` and before the next epoch begins, with samples ``index`` from :attr:`left_out`;
-        also before saving a checkpoint, because a resumed run no longer knows what was left out.
-        With several ranks it is collective: call it once per epoch and rank, with all samples that
-        the rank refreshes. Each counts as a third of a pass in :attr:`savings`.
-        """
-        if self._channels:
-            extras = checks.check_extras("refresh", losses, extras, self._channels, self.policy)
+        """See :meth:`infobatch.Pruner.refresh`."""
+        planner = self._course.planner
+        if planner.channels:
+            extras = checks.check_extras(
+                "refresh", losses, extras, planner.channels, planner.policy
+            )
         run, samples, values = self._checked(losses, index, scores)
-        channels = [(extras or {})[name].detach().float().cpu() for name in self._channels]
+        channels = [(extras or {})[name].detach().float().cpu() for name in planner.channels]
         samples, columns = _exchanged(run, samples, torch.stack([values, *channels]))
         memory, shard = self._course.current_memory(), run.plan.shard
         rows = ((samples - shard.first) // shard.step).numpy()
         _, first = np.unique(rows, return_index=True)
         rows, table = rows[first], columns.numpy()[:, first]
-        for channel, known in zip((None, *self._channels), table, strict=True):
+        for channel, known in zip((None, *planner.channels), table, strict=True):
             finite = np.isfinite(known)
             memory.fold([(rows[finite], known[finite])], run.epoch, channel)
         self._old_scores(run)[rows] = False
@@ -95,10 +84,10 @@ class Refreshing:
         values = losses if scores is None else scores
         checks.check_scores(values, losses, call="refresh")
         samples = checks.check_index("refresh", index, losses).cpu()
-        self._refuse_others(run, samples)
+        self._check_left_out(run, samples)
         return run, samples, values.detach().float().cpu()
 
-    def _refuse_others(self, run: Run, samples: torch.Tensor) -> None:
+    def _check_left_out(self, run: Run, samples: torch.Tensor) -> None:
         first, step = run.plan.shard
         waiting = self._old_scores(run)
         rows = ((samples - first) // step).numpy()
@@ -124,7 +113,7 @@ class Refreshing:
         """Add the forward passes to the epoch's record."""
         course, ranks = self._course, run.ranks
         last = course.history[-1]
-        cost = course.planner.limits.cost
+        cost = course.planner.cost
         spent = np.array([len(rows), len(rows), last.full], np.float64)
         if cost is not None:
             costs = cost[run.plan.shard.first :: run.plan.shard.step]

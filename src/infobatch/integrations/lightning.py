@@ -13,12 +13,10 @@ from bisect import bisect_left
 from math import ceil, lcm
 from typing import Any, cast
 
-from infobatch.dataset import InfoBatch
-from infobatch.epoch.progress import Progress
-from infobatch.epoch.sampler import PlanSampler
 from infobatch.integrations.versions import require
 from infobatch.pruner import Pruner
 from infobatch.schedule import paced
+from infobatch.trainers import Progress, leave_epoch, sampler_of, samples_per_epoch
 
 require("lightning", ">=2.6,<2.7", extra="lightning")
 
@@ -41,13 +39,13 @@ class InfoBatchCallback(Callback):
     ``LightningDataModule`` builds in ``setup``.
     """
 
-    def __init__(self, train_data: InfoBatch | Pruner | None = None) -> None:
-        if train_data is not None and not isinstance(train_data, InfoBatch | Pruner):
+    def __init__(self, train_data: Pruner | None = None) -> None:
+        if train_data is not None and not isinstance(train_data, Pruner):
             raise TypeError(
                 f"InfoBatchCallback(train_data) got {type(train_data).__name__}, expected the InfoBatch "
                 "or Pruner that the train loader's sampler belongs to."
             )
-        self._pruner = train_data.pruner if isinstance(train_data, InfoBatch) else train_data
+        self._pruner = train_data
         self._fitting = False
         self._interrupted = False
         self._saved: dict[str, Any] | None = None  # a checkpoint's state that was not yet loaded
@@ -78,7 +76,7 @@ class InfoBatchCallback(Callback):
             # repeats. Validation loaders keep Lightning's sampler.
             requires = connector._requires_distributed_sampler
             vars(connector)["_requires_distributed_sampler"] = lambda loader: (
-                _plan_sampler(loader) is None and requires(loader)
+                sampler_of(loader) is None and requires(loader)
             )
         self._set_full_length_with_data(trainer)
 
@@ -158,7 +156,7 @@ class InfoBatchCallback(Callback):
         pruner = self._find_pruner(trainer)
         batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready - self._made
         if batches < self._left:  # limit_train_batches
-            pruner._course.leave_early(batches)
+            leave_epoch(pruner, batches)
         numbers = pruner.savings.as_dict()
         # Lightning logs an epoch's metrics at the step of its last batch.
         step = trainer.fit_loop.epoch_loop._batches_that_stepped - 1
@@ -262,7 +260,7 @@ class InfoBatchCallback(Callback):
     def _find_pruner(self, trainer: Trainer) -> Pruner:
         """Return the train loader's pruner, or raise an error that says what is wrong with it."""
         loader = _train_loader(trainer)
-        sampler = _plan_sampler(loader)
+        sampler = sampler_of(loader)
         pruner = None if sampler is None else sampler.pruner
         if not isinstance(pruner, Pruner):
             kind = type(getattr(loader, "sampler", loader)).__name__
@@ -283,7 +281,7 @@ class InfoBatchCallback(Callback):
     def _full_length(self, trainer: Trainer) -> int:
         """The batches of a whole epoch on this rank."""
         pruner, loader = self._find_pruner(trainer), _train_loader(trainer)
-        samples = ceil(pruner.num_samples / pruner._course.find_ranks().world_size)
+        samples = samples_per_epoch(pruner)
         batches = getattr(loader, "batch_sampler", None)
         if batches is None:
             return _limited(samples, trainer)
@@ -360,15 +358,6 @@ def _train_loader(trainer: Trainer) -> Any:
             "one update. Read the other data in the data set of the first, or in training_step."
         )
     return loaders[0]
-
-
-def _plan_sampler(loader: Any) -> PlanSampler | None:
-    """The loader's sampler, if it walks a pruner's plan, even inside a batch sampler."""
-    for holder in (loader, getattr(loader, "batch_sampler", None)):
-        sampler = getattr(holder, "sampler", None)
-        if isinstance(sampler, PlanSampler):
-            return sampler
-    return None
 
 
 def _limited(batches: int, trainer: Trainer) -> int:

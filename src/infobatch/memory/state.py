@@ -1,11 +1,10 @@
-"""The complete checkpoint format, and the migration of older formats."""
+"""The complete checkpoint format: every field is listed once, in ``State`` and ``_FORMS``."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,140 +42,129 @@ class State:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain tensors and numbers that ``torch.load(weights_only=True)`` can read."""
-        return {
-            "version": VERSION,
-            "num_samples": self.num_samples,
-            "shard": list(self.shard),
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "finished": self.finished,
-            "columns": {name: _tensor(column) for name, column in self.columns.items()},
-            "losses": torch.from_numpy(self.losses),
-            "extras": {name: torch.from_numpy(values) for name, values in self.extras.items()},
-            "losses_by": self.losses_by,
-            "plan_check": self.plan_check,
-            "batch": self.batch,
-            "history": [_row(passes) for passes in self.history],
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"version": VERSION} | {name: _FORMS[name].write(values[name]) for name in values}
 
     @classmethod
     def from_dict(cls, state: object, num_samples: int, ranks: Ranks) -> State:
-        """Read a state; refuse one that is damaged or belongs to other data."""
+        """Read a state.
+
+        Raises:
+            TypeError: if it is not a dictionary.
+            ValueError: if it is damaged, of another version, or belongs to other data.
+        """
         if not isinstance(state, Mapping):
             raise TypeError(
                 f"load_state_dict() got {type(state).__name__}, expected the dictionary that "
                 "state_dict() returned."
             )
-        fields = _migrated(state)
-        _check_types(fields)
-        _check_fit(fields, num_samples, ranks)
+        if state.get("version") != VERSION:
+            raise ValueError(
+                f"load_state_dict() got a state of version {state.get('version')!r}, expected "
+                f"{VERSION}. Load it with the version of infobatch that saved it."
+            )
+        _check_types(state)
+        _check_fit(state, num_samples, ranks)
         return cls(
-            num_samples=fields["num_samples"],
-            shard=Shard(*fields["shard"]),
-            seed=fields["seed"],
-            epoch=fields["epoch"],
-            finished=fields["finished"],
-            columns={name: _array(column) for name, column in fields["columns"].items()},
-            losses=_array(fields["losses"]),
-            extras={name: _array(values) for name, values in fields["extras"].items()},
-            losses_by=fields["losses_by"],
-            plan_check=fields["plan_check"],
-            batch=fields.get("batch", 0),
-            history=tuple(
-                EpochPasses(**{**row, "thresholds": tuple(row["thresholds"])})
-                for row in fields["history"]
-            ),
+            **{field.name: _FORMS[field.name].read(state[field.name]) for field in fields(cls)}
         )
 
 
-_PASSES = {field.name for field in dataclasses.fields(EpochPasses)}
-_OPTIONAL = {"planned_cost", "refreshed", "refreshed_cost"}
-_TYPES = {
-    "num_samples": int,
-    "shard": list,
-    "seed": int,
-    "epoch": int,
-    "finished": int,
-    "columns": Mapping,
-    "losses": torch.Tensor,
-    "extras": Mapping,
-    "losses_by": str,
-    "plan_check": int,
-    "history": list,
+class _Form(NamedTuple):
+    """How a field is stored: its type there, and both ways."""
+
+    kind: type
+    write: Callable[[Any], Any] = lambda value: value
+    read: Callable[[Any], Any] = lambda value: value
+
+
+def _tensor(column: npt.NDArray[Any]) -> torch.Tensor:
+    # torch.save and torch.distributed support uint16 only in part.
+    return torch.from_numpy(column.astype(np.int32) if column.dtype == np.uint16 else column)
+
+
+def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = tensor.cpu().numpy().copy()
+    return array
+
+
+def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+    return {name: _tensor(array) for name, array in arrays.items()}
+
+
+def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
+    return {name: _array(tensor) for name, tensor in tensors.items()}
+
+
+def _rows(history: tuple[EpochPasses, ...]) -> list[dict[str, Any]]:
+    """Each epoch's numbers by name, without those that are None."""
+    rows = [{**asdict(passes), "thresholds": list(passes.thresholds)} for passes in history]
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def _history(rows: list[dict[str, Any]]) -> tuple[EpochPasses, ...]:
+    return tuple(EpochPasses(**{**row, "thresholds": tuple(row["thresholds"])}) for row in rows)
+
+
+_FORMS = {
+    "num_samples": _Form(int),
+    "shard": _Form(list, list, lambda pair: Shard(*pair)),
+    "seed": _Form(int),
+    "epoch": _Form(int),
+    "finished": _Form(int),
+    "columns": _Form(Mapping, _tensors, _arrays),
+    "losses": _Form(torch.Tensor, _tensor, _array),
+    "extras": _Form(Mapping, _tensors, _arrays),
+    "losses_by": _Form(str),
+    "plan_check": _Form(int),
+    "batch": _Form(int),
+    "history": _Form(list, _rows, _history),
 }
+_PASSES = {field.name for field in fields(EpochPasses)}
+_OPTIONAL = {"planned_cost"}
 
 
-def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the current version's fields from a state of this or an older version."""
-    version = state.get("version")
-    fields = dict(state)
-    if version == 1:  # had only the scores, and called a shard a share
-        fields["columns"] = {SCORE: fields.pop("scores", None)}
-        fields["shard"] = fields.pop("share", None)
-        fields["extras"] = {}
-        fields["history"] = [_passes_of_version_1(row) for row in fields.get("history", [])]
-    elif version != VERSION:
-        raise ValueError(
-            f"load_state_dict() got a state of version {version!r}, expected {VERSION} or 1. Load it "
-            "with the version of infobatch that saved it."
-        )
-    return fields
-
-
-def _row(passes: EpochPasses) -> dict[str, Any]:
-    """Return an epoch's numbers by name, without those that are None."""
-    numbers = {**asdict(passes), "thresholds": list(passes.thresholds)}
-    return {name: number for name, number in numbers.items() if number is not None}
-
-
-def _passes_of_version_1(row: object) -> object:
-    """Return an epoch's numbers by name, without those that version 1 did not have."""
-    if not isinstance(row, list) or len(row) < 5:
-        return row
-    epoch, full, planned, made, unscored, *thresholds = row
-    passes = EpochPasses(epoch, full, planned, made, unscored, tuple(thresholds))
-    return _row(passes)
-
-
-def _check_types(fields: dict[str, Any]) -> None:
-    for key, kind in _TYPES.items():
-        if not isinstance(fields.get(key), kind):
-            raise _damaged(f"{key!r} is {_kind_of(fields.get(key))}, expected {kind.__name__}")
-    for name in {SCORE: None, **fields["columns"]}:
-        column = fields["columns"].get(name)
+def _check_types(state: Mapping[str, Any]) -> None:
+    for name, form in _FORMS.items():
+        if not isinstance(state.get(name), form.kind):
+            raise _damaged(
+                f"{name!r} is {_kind_of(state.get(name))}, expected {form.kind.__name__}"
+            )
+    for name in {SCORE: None, **state["columns"]}:
+        column = state["columns"].get(name)
         if not isinstance(column, torch.Tensor):
             what = "its scores are" if name == SCORE else f"column {name!r} is"
             raise _damaged(f"{what} {_kind_of(column)}, expected Tensor")
     rows = all(
         isinstance(row, Mapping) and _PASSES - _OPTIONAL <= set(row) <= _PASSES
-        for row in fields["history"]
+        for row in state["history"]
     )
-    if fields["losses_by"] not in ("index", "position") or not rows or fields["epoch"] < 0:
+    if state["losses_by"] not in ("index", "position") or not rows or state["epoch"] < 0:
         raise _damaged("'losses_by', 'history' or 'epoch' is not what state_dict() writes")
 
 
-def _check_fit(fields: dict[str, Any], num_samples: int, ranks: Ranks) -> None:
-    if fields["num_samples"] != num_samples:
+def _check_fit(state: Mapping[str, Any], num_samples: int, ranks: Ranks) -> None:
+    if state["num_samples"] != num_samples:
         raise ValueError(
-            f"load_state_dict() got the state of a data set with {fields['num_samples']} samples, "
+            f"load_state_dict() got the state of a data set with {state['num_samples']} samples, "
             f"expected {num_samples}. Scores belong to samples: load it for the data it came from."
         )
-    if fields["shard"] != list(ranks.shard):
+    if state["shard"] != list(ranks.shard):
         raise ValueError(
-            f"load_state_dict() got the scores of the samples {_samples_of(fields['shard'])}, but this "
+            f"load_state_dict() got the scores of the samples {_samples_of(state['shard'])}, but this "
             f"rank keeps those of {_samples_of(list(ranks.shard))}. A sharded state belongs to its "
             "rank and number of ranks: load one per rank, with the same number of ranks."
         )
     owned = ranks.owned(num_samples)
-    for name, column in fields["columns"].items():
+    for name, column in state["columns"].items():
         wrong_type = name == SCORE and column.dtype != torch.float32
         if column.shape[:1] != (owned,) or wrong_type:
             raise _damaged(
                 f"column {name!r} is {column.dtype} of shape {tuple(column.shape)}, expected one row "
                 f"per sample ({owned})"
             )
-    least = owned if fields["losses_by"] == "index" else 0
-    for name, values in {"losses": fields["losses"], **fields["extras"]}.items():
+    least = owned if state["losses_by"] == "index" else 0
+    for name, values in {"losses": state["losses"], **state["extras"]}.items():
         if values.dtype != torch.float32 or values.dim() != 1 or not least <= len(values) <= owned:
             raise _damaged(
                 f"{name!r} is {values.dtype} of shape {tuple(values.shape)}, expected float32, at "
@@ -195,13 +183,3 @@ def _kind_of(value: object) -> str:
 def _samples_of(shard: list[int]) -> str:
     first, step = shard
     return "all" if step == 1 else f"{first}, {first + step}, {first + 2 * step}, …"
-
-
-def _tensor(column: npt.NDArray[Any]) -> torch.Tensor:
-    # torch.save and torch.distributed support uint16 only in part.
-    return torch.from_numpy(column.astype(np.int32) if column.dtype == np.uint16 else column)
-
-
-def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    array: npt.NDArray[Any] = tensor.cpu().numpy().copy()
-    return array

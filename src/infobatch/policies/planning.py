@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from infobatch.checks import check_rows
 from infobatch.distributed.ranks import Ranks
+from infobatch.memory.export import read_scores
 from infobatch.memory.memory import Memory
 from infobatch.memory.tracks import Track, channel_of
 from infobatch.plan import FloatArray, Plan, Strata, draw_plan, whole_plan
@@ -19,7 +21,7 @@ from infobatch.policies.assumptions import check_not_negative, equal_sizes
 from infobatch.policies.base import MOST_LEFT_OUT, Policy, Samples, alone, tracks_of
 from infobatch.policies.budget import check_save, scale_to, target_share
 from infobatch.policies.gradient import added_noise, limit_noise, squares_by_stratum
-from infobatch.policies.limits import NO_LIMITS, Limits
+from infobatch.policies.options import Options
 from infobatch.policies.protection import protect_classes
 from infobatch.savings import FORWARD, EpochPasses
 
@@ -30,29 +32,66 @@ class BiasedPolicyWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans the epochs of a run: the policy, when it prunes, and what is remembered."""
+    """Plans the epochs of a run: the policy, when it prunes, and what is remembered.
+
+    ``cost``, ``labels`` and ``initial_scores`` are those of the options, one entry per sample.
+    """
 
     num_samples: int
     num_epochs: int
-    policy: Policy
-    delta: float
-    tracks: tuple[Track, ...] = ()
+    options: Options
+    cost: FloatArray | None = None
+    labels: npt.NDArray[Any] | None = None
     initial_scores: FloatArray | None = None
-    limits: Limits = NO_LIMITS
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
+    @classmethod
+    def of(cls, num_samples: int, num_epochs: int, options: Options) -> Planner:
+        """Check the options together with the number of samples and epochs.
+
+        Raises:
+            TypeError: if the cost is a function: there is no data set to apply it to.
+            ValueError: if an array does not fit, labels are missing, or a budget cannot be met.
+        """
+        if callable(options.cost):
+            raise TypeError(
+                "Pruner(cost=…) got a function, expected an array with the cost of each sample: a "
+                "Pruner has no data set to apply it to. Use InfoBatch, or compute the array."
+            )
+        labels = check_rows("labels", options.labels, num_samples, positive=False)
+        if labels is None and options.needs_labels:
+            least = options.protect_classes
+            wanted = f"policy={options.rule!r}" if least is None else f"protect_classes={least}"
+            raise ValueError(
+                f"{wanted} got no labels, expected the class of each sample: pass labels=, an array "
+                "with one entry per sample."
+            )
+        cost = check_rows("cost", options.cost, num_samples, positive=True)
+        scores = read_scores(options.initial_scores, num_samples)
+        return cls(num_samples, num_epochs, options, cost, labels, scores)
+
     def __post_init__(self) -> None:
-        if self.limits.save is not None:
+        if self.options.save is not None:
             cold, (most, why) = self.initial_scores is None, self._most_left_out()
             prunable = self.prunable(0)
-            check_save(self.limits.save, prunable, self.num_epochs, cold=cold, most=most, why=why)
+            check_save(self.options.save, prunable, self.num_epochs, cold=cold, most=most, why=why)
+
+    @property
+    def policy(self) -> Policy:
+        """The rule."""
+        return self.options.rule
+
+    @property
+    def delta(self) -> float:
+        """The share of the epochs that may prune."""
+        return self.options.pruned_share
 
     def _most_left_out(self) -> tuple[float, str]:
         """The largest share of an epoch's cost that a budget can ask for, and the reason."""
         most, why = MOST_LEFT_OUT, ""
         if self.policy.most_left_out < most:
             most, why = self.policy.most_left_out, f" by {self.policy!r}"
-        protected, cost = self.limits.protect_classes, self.limits.cost
+        protected, cost = self.options.protect_classes, self.cost
         # With costs, the samples left out of a class may be its expensive ones.
         if protected is not None and cost is None and 1 - protected < most:
             most, why = 1 - protected, f" with protect_classes={protected}"
@@ -70,7 +109,7 @@ class Planner:
 
     @property
     def _all_tracks(self) -> tuple[Track, ...]:
-        return (*tracks_of(self.policy), *self.tracks)
+        return (*tracks_of(self.policy), *self.options.tracks)
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -81,7 +120,7 @@ class Planner:
     def prunes(self, epoch: int) -> bool:
         """Whether an epoch may prune: after the warm-up, before ``delta * num_epochs``."""
         # The rounding undoes a product such as 0.07 * 100 = 7.000000000000001.
-        first = max(self.limits.warmup, self.policy.first_epoch)
+        first = max(self.options.warmup, self.policy.first_epoch)
         return first <= epoch < round(self.delta * self.num_epochs, 9)
 
     def prunable(self, start: int) -> int:
@@ -92,8 +131,8 @@ class Planner:
     @property
     def keep_ratio(self) -> float:
         """See :attr:`infobatch.InfoBatch.keep_ratio`."""
-        if self.limits.save is not None:
-            reason = f"save={self.limits.save} adapts it to the budget in every epoch"
+        if self.options.save is not None:
+            reason = f"save={self.options.save} adapts it to the budget in every epoch"
         elif not hasattr(self.policy, "ratio"):
             reason = f"{self.policy!r} has no prune_ratio"
         else:
@@ -101,7 +140,7 @@ class Planner:
         raise AttributeError(
             f"InfoBatch.keep_ratio is 1 - prune_ratio, but {reason}. Use len(train_data.plan) / "
             "train_data.plan.num_samples for the share of the samples that this epoch keeps, "
-            "train_data.savings.fraction for what was saved so far, and train_data.pruner.policy for "
+            "train_data.savings.fraction for what was saved so far, and train_data.policy for "
             "the settings of the rule."
         )
 
@@ -143,7 +182,7 @@ class Planner:
 
     def _check_sizes(self, samples: Samples, lowest: float) -> None:
         """Check what the rule, or a limit, takes the scores for; ``lowest`` may be NaN."""
-        gradient, max_noise = self.policy.gradient, self.limits.max_noise
+        gradient, max_noise = self.policy.gradient, self.options.max_noise
         if gradient is None and max_noise is None:
             return
         if np.isnan(lowest):
@@ -185,32 +224,32 @@ class Planner:
         columns = {name: column.view() for name, column in memory.columns.items()}
         for column in columns.values():
             column.flags.writeable = False
-        limits, target = self.limits, None
-        if limits.save is not None:
+        save, target = self.options.save, None
+        if save is not None:
             run = (self.num_epochs, self.prunable(epoch))
-            target = target_share(limits.save, history, *run, refreshes=self.policy.refreshes)
+            target = target_share(save, history, *run, refreshes=self.policy.refreshes)
         return Samples(
             scores=columns["ema" if self.policy.smoothing else "score"],
             epoch=epoch,
             num_epochs=self.num_epochs,
             target=target,
             columns=MappingProxyType(columns),
-            cost=_of_shard(limits.cost, ranks),
-            labels=_of_shard(limits.labels, ranks),
+            cost=_of_shard(self.cost, ranks),
+            labels=_of_shard(self.labels, ranks),
             sum=ranks.communicator.sum if ranks.sharded else alone,
             seed=seed,
         )
 
     def _limited(self, strata: Strata, samples: Samples) -> tuple[Strata, float]:
         """The strata within the user's limits, and the noise that they add."""
-        limits = self.limits
+        options = self.options
         if samples.target is not None and self.policy.budget == "scale":
             strata = scale_to(strata, samples, samples.target)
-        if limits.protect_classes is not None:
-            strata = protect_classes(strata, samples, limits.protect_classes)
+        if options.protect_classes is not None:
+            strata = protect_classes(strata, samples, options.protect_classes)
         squares = squares_by_stratum(strata, samples, self.policy.gradient or "cross_entropy")
-        if limits.max_noise is not None:
-            strata = limit_noise(strata, squares, limits.max_noise)
+        if options.max_noise is not None:
+            strata = limit_noise(strata, squares, options.max_noise)
         return strata, added_noise(strata, squares)
 
     def __str__(self) -> str:

@@ -1,14 +1,17 @@
 """What a user may ask of any rule: warm-up and labels; the budget and the noise have files of their own."""
 
 import copy
+from dataclasses import fields
 
 import numpy as np
 import pytest
 import torch
 
 import infobatch
+from infobatch.distributed.ranks import Place
 from infobatch.policies import POLICIES
-from infobatch.policies.limits import costs_of, labels_of
+from infobatch.policies.options import Arguments, Options, costs_of
+from infobatch.tracks import Visits
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning"),
@@ -72,14 +75,49 @@ def test_labels_of_a_data_set_are_read_only_where_they_are_needed():
         targets = (0, 1, 1)
 
     data = Data("abc")
-    assert labels_of(data, POLICIES["mean"](), None) is None
-    assert labels_of(data, POLICIES["mean"](), 0.5) == (0, 1, 1)
-    assert labels_of(data, POLICIES["rcap"](), None) == (0, 1, 1)
-    assert labels_of(["a"], POLICIES["rcap"](), None) is None
+    assert Options(policy="mean").of_dataset(data).labels is None
+    assert Options(policy="mean", protect_classes=0.5).of_dataset(data).labels == (0, 1, 1)
+    assert Options(policy="rcap").of_dataset(data).labels == (0, 1, 1)
+    assert Options(policy="rcap").of_dataset(["a"]).labels is None
+
+
+def test_the_options_are_stated_once():
+    """The keyword arguments, for type checkers, are those of the two checked objects."""
+    stated = {option.name: option.type for option in fields(Options)}
+    stated |= {place.name: place.type for place in fields(Place)}
+    assert stated.pop("prune_ratio") == stated.pop("delta") == "float | None"
+    assert stated == {name: kind.__forward_arg__ for name, kind in Arguments.__annotations__.items()}
+
+
+def test_options_are_checked_without_data():
+    assert Options(save=0.3, tracks=iter([Visits()])).tracks == (Visits(),)
+    with pytest.raises(ValueError, match=r"save=0.3 was given with NoisePrune\(.*, which has no share"):
+        Options(policy="noise", save=0.3)
+    with pytest.raises(ValueError, match=r"delta got 2, expected a share of the epochs"):
+        Options(delta=2)
+    with pytest.raises(ValueError, match=r"protect_classes got 3, expected a share in \[0, 1\]"):
+        Options(protect_classes=3)
+
+
+def test_a_pruner_has_no_data_to_compute_costs_from():
+    with pytest.raises(
+        TypeError,
+        match=r"^Pruner\(cost=…\) got a function, expected an array with the cost of each sample: a "
+        r"Pruner has no data set to apply it to\. Use InfoBatch, or compute the array\.$",
+    ):
+        infobatch.Pruner(4, 2, cost=len)
+
+
+def test_an_argument_that_does_not_exist():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_noice'"):
+        infobatch.InfoBatch(range(4), 2, max_noice=0.1)
 
 
 def test_limits_survive_a_copy():
     options = {"save": 0.3, "cost": np.arange(1, SIZE + 1), "warmup": 2, "max_noise": 0.5}
     pruner = infobatch.Pruner(SIZE, 10, **options, protect_classes=0.1, labels=np.arange(SIZE) % 2)
     twin = copy.deepcopy(pruner)
-    assert str(vars(twin._course.planner.limits)) == str(vars(pruner._course.planner.limits))
+    assert repr(twin._course.planner) == repr(pruner._course.planner)
+    for name in ("cost", "labels"):
+        twins, ours = (getattr(each._course.planner, name) for each in (twin, pruner))
+        assert np.array_equal(twins, ours)

@@ -1,0 +1,154 @@
+"""What a user may ask of pruning: stated, documented and checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+import torch.distributed as dist
+
+from infobatch.checks import Rows, check_count, check_delta, check_share
+from infobatch.memory.tracks import Track
+from infobatch.plan import FloatArray
+from infobatch.policies.base import Policy
+from infobatch.policies.checks import check_number
+from infobatch.policies.resolve import resolve_policy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Options:
+    """How the epochs of a training run are pruned; checked when it is created.
+
+    Args:
+        prune_ratio: the share of the below-mean samples that an epoch leaves out, 0.5 by default
+            (the paper's r).
+        delta: pruning stops from epoch ``delta * num_epochs`` on; 0.875 by default, for most rules.
+        policy: a name or an object of :mod:`infobatch.policies`, instead of the mean rule.
+        seed: the key of the draws; the global random generators are never touched.
+        save: instead of a ratio, the share of the run's sample passes to save, counting the whole
+            first and last epochs too. Each epoch adapts to what is still to be saved.
+        cost: the cost of a pass of each sample (tokens, pixels), as an array or a function of a
+            sample, which is called once for each. The budget and the savings then count cost, and
+            importance rules prefer cheap samples.
+        warmup: how many epochs at the start are whole.
+        max_noise: prune less in an epoch that would add more than this share to the gradient noise;
+            0.1 is like dividing the batch size by 1.1.
+        protect_classes: the minimum share of each class that every epoch keeps.
+        labels: the class of each sample, if a rule or ``protect_classes`` needs it; by default
+            ``dataset.targets``, where there is a data set.
+        initial_scores: the scores of an earlier run, so that even the first epoch is pruned: a
+            tensor or array with one score per sample, or a file written by ``export_scores``.
+        tracks: what to remember about each sample besides what the policy needs, for
+            ``export_scores``; see :mod:`infobatch.tracks`.
+
+    Raises:
+        TypeError: if ``policy`` is not one.
+        ValueError: if a value is not what is described above.
+
+    >>> Options(save=0.3, seed=1)
+    Options(seed=1, save=0.3)
+    """
+
+    prune_ratio: float | None = None
+    delta: float | None = None
+    policy: Policy | str | None = None
+    seed: int = 0
+    save: float | None = None
+    cost: Rows | Callable[[Any], float] | None = field(default=None, compare=False)
+    warmup: int = 0
+    max_noise: float | None = None
+    protect_classes: float | None = None
+    labels: Rows | None = field(default=None, compare=False)
+    initial_scores: Rows | str | PathLike[str] | None = field(default=None, compare=False)
+    tracks: Iterable[Track] = ()
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without the data."""
+        object.__setattr__(self, "tracks", tuple(self.tracks))
+        rule = self.rule
+        check_delta(self.delta, rule.default_delta)
+        check_count("seed", self.seed, "it seeds the random draws", least=0)
+        check_count("warmup", self.warmup, "it counts whole epochs", least=0)
+        if self.max_noise is not None:
+            why = "the noise that pruning may add, relative to that of full-data training"
+            check_number("max_noise", self.max_noise, why, least=0)
+        why = "at least this share of each class is kept in every epoch"
+        check_share("protect_classes", self.protect_classes, why)
+        if self.save is not None and rule.budget == "none":
+            raise ValueError(
+                f"save={self.save} was given with {rule!r}, which has no share to adapt. Use "
+                'policy="importance" or another rule with a ratio, or leave save out.'
+            )
+
+    @cached_property
+    def rule(self) -> Policy:
+        """The policy itself, also where a name or a ratio was given."""
+        return resolve_policy(self.policy, ratio=self.prune_ratio)
+
+    @cached_property
+    def pruned_share(self) -> float:
+        """The share of the epochs that may prune: ``delta``, or the rule's default."""
+        return check_delta(self.delta, self.rule.default_delta)
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the samples' classes must be known."""
+        return self.protect_classes is not None or self.rule.needs_labels
+
+    def of_dataset(self, dataset: Any) -> Self:
+        """The same options with what is read from a data set: costs and labels."""
+        cost, labels = self.cost, self.labels
+        if callable(cost):
+            cost = costs_of(dataset, cost)
+        if labels is None and self.needs_labels:
+            labels = getattr(dataset, "targets", None)  # torchvision's name for them
+        return replace(self, cost=cost, labels=labels)
+
+    def arguments(self) -> dict[str, Any]:
+        """The options as keyword arguments, with which an equal object can be built."""
+        return {option.name: getattr(self, option.name) for option in fields(self)}
+
+    def __repr__(self) -> str:
+        given = ", ".join(
+            f"{option.name}={value!r}"
+            for option in fields(self)
+            if option.compare and (value := getattr(self, option.name)) != option.default
+        )
+        return f"{type(self).__name__}({given})"
+
+
+class Arguments(TypedDict, total=False):
+    """The keyword arguments of ``InfoBatch`` and ``Pruner``, for type checkers.
+
+    Those of :class:`Options`, except for the ratio and delta, and of
+    :class:`infobatch.distributed.ranks.Place`.
+    """
+
+    policy: Policy | str | None
+    seed: int
+    save: float | None
+    cost: Rows | Callable[[Any], float] | None
+    warmup: int
+    max_noise: float | None
+    protect_classes: float | None
+    labels: Rows | None
+    initial_scores: Rows | str | PathLike[str] | None
+    tracks: Iterable[Track]
+    rank: int | None
+    world_size: int | None
+    process_group: dist.ProcessGroup | None
+    sharded: bool
+    global_order: bool | None
+
+
+def costs_of(dataset: Any, cost: Callable[[Any], float]) -> FloatArray:
+    """The cost of each sample, read one by one: all at once may not fit into memory."""
+    count = len(dataset)
+    return np.fromiter((cost(dataset[index]) for index in range(count)), np.float32, count)

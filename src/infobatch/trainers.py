@@ -1,0 +1,85 @@
+"""What an integration with a trainer needs, besides the methods that every user has.
+
+A trainer fixes the length of an epoch before training begins, leaves epochs early, shards batches
+and steps schedules; pruned epochs are shorter. The integrations of this library use nothing but the
+public methods of :class:`~infobatch.Pruner`, :func:`~infobatch.paced` and this module, and so can
+yours: see the page "Write an integration".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infobatch.epoch.progress import Progress
+from infobatch.epoch.sampler import PlanBatchSampler, PlanSampler
+from infobatch.pruner import Pruner
+
+__all__ = [
+    "PlanBatchSampler",
+    "PlanSampler",
+    "Progress",
+    "has_begun",
+    "leave_epoch",
+    "may_prune",
+    "sampler_of",
+    "samples_per_epoch",
+]
+
+
+def sampler_of(loader: Any) -> PlanSampler | None:
+    """Return the pruner's sampler of a loader, even inside a batch sampler.
+
+    Args:
+        loader: a ``DataLoader``, or anything with a ``sampler`` or a ``batch_sampler``.
+
+    Returns:
+        The sampler, whose ``pruner`` is the pruner that it belongs to; None if the loader has
+        another one.
+
+    >>> import torch
+    >>> pruner = Pruner(10, num_epochs=2)
+    >>> loader = torch.utils.data.DataLoader(range(10), batch_sampler=pruner.batch_sampler(4))
+    >>> sampler_of(loader).pruner is pruner
+    True
+    """
+    for holder in (loader, getattr(loader, "batch_sampler", None)):
+        sampler = getattr(holder, "sampler", None)
+        if isinstance(sampler, PlanSampler):
+            return sampler
+    return None
+
+
+def samples_per_epoch(pruner: Pruner) -> int:
+    """Return how many samples a loader of this rank reads in an epoch over all data.
+
+    For the number of steps that a trainer is to plan with: ``len(loader)`` is that of the epoch that
+    comes next, which may be pruned. Ranks that do not divide the data evenly read repeats.
+    """
+    ranks = pruner._ranks()
+    return -(-pruner.num_samples // ranks.walkers)
+
+
+def may_prune(pruner: Pruner, epoch: int) -> bool:
+    """Return whether an epoch may be shorter than one over all data.
+
+    It may not during the warm-up and from ``delta * num_epochs`` on.
+    """
+    return pruner._course.planner.prunes(epoch)
+
+
+def has_begun(pruner: Pruner) -> bool:
+    """Return whether any losses were recorded, or a state was loaded that has some."""
+    return not pruner._course.is_fresh
+
+
+def leave_epoch(pruner: Pruner, batches: int) -> None:
+    """Tell the pruner that the trainer leaves this epoch on purpose, before its end.
+
+    Without it, batches that a loader has read ahead near the end of an epoch look like missing
+    updates, and a new iterator like a second one in the middle of the epoch.
+
+    Args:
+        pruner: the pruner.
+        batches: how many batches of this epoch were trained on.
+    """
+    pruner._course.leave_early(batches)
