@@ -28,7 +28,7 @@ def kept_fractions(epochs, **options):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_warm_up_is_whole_and_what_follows_is_not(name):
-    first = max(4, getattr(POLICIES[name](), "first_epoch", 0))
+    first = max(4, POLICIES[name]().first_epoch)
     kept = kept_fractions(first + 4, policy=name, warmup=4, delta=1.0)
     assert kept[:first] == [1.0] * first
     assert (min(kept[first:]) < 1) == (name != "none")
