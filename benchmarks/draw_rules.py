@@ -6,21 +6,21 @@ Arms such as ``benchmarks/draw_rules.py:IndependentMean``, for the study ``draw-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
-from infobatch.memory.tracks import LastVisit, Track
 from infobatch.plan import Strata
 from infobatch.policies.base import Samples
 from infobatch.policies.mean import MeanPrune
 from infobatch.policies.noise import NoisePrune
+from infobatch.tracks import LastVisit
 
 
 def kept_independently(strata: Strata, samples: Samples) -> Strata:
     """The same strata, but each sample is kept or left out independently of all others, as the paper's Eq. 3 says.
 
-    How many are kept is then random, and an epoch's weights sum to N only on average.
+    How many are kept is then random, and an epoch's weights sum to N only on average. The library warns of a
+    bias, because it cannot know that the shares themselves were drawn.
     """
     sizes = np.bincount(strata.labels, minlength=len(strata.keep) + 1)[1:]
     kept = samples.rng().binomial(sizes, strata.keep)
@@ -42,12 +42,12 @@ class IndependentNoise(NoisePrune):
 
 @dataclass(frozen=True)
 class RotatingMean(MeanPrune):
-    """Of the samples below the mean, keep those that were left out longest, chosen at random among equals."""
+    """Of the samples below the mean, keep those that were left out longest, chosen at random among equals.
 
-    biased: ClassVar[bool] = (
-        True  # given what was left out before; in the long run all are kept equally often
-    )
-    tracks: ClassVar[tuple[Track, ...]] = (LastVisit(),)
+    Biased given what was left out before; in the long run all are kept equally often.
+    """
+
+    tracks = (LastVisit(),)
 
     def strata(self, samples: Samples) -> Strata:
         below = np.flatnonzero(super().strata(samples).labels)

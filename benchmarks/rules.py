@@ -38,7 +38,7 @@ def pruner_that_prunes(size: int, name: str) -> infobatch.Pruner:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiasedPolicyWarning)
         pruner = infobatch.Pruner(size, 1000, policy=name, delta=1.0, labels=labels)
-    for epoch in range(max(1, getattr(pruner.policy, "first_epoch", 1))):
+    for epoch in range(max(1, pruner.policy.first_epoch)):
         train_one_epoch(pruner, np.random.default_rng(epoch))
     return pruner
 

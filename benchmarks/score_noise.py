@@ -27,7 +27,7 @@ from infobatch.lab.run.settings import settings_of
 from infobatch.lab.run.steps import per_sample
 from infobatch.lab.run.training import Run
 from infobatch.lab.task import load_task
-from infobatch.memory.tracks import Ema
+from infobatch.tracks import Ema
 
 RESULTS = Path(__file__).parent / "results" / "score_noise"
 SMOOTHINGS = (0.0, 0.5, 0.7, 0.8, 0.9)  # 0 is the last visit's loss

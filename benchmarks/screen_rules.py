@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
 from infobatch.plan import Strata
-from infobatch.policies.base import Samples
+from infobatch.policies.base import Policy, Samples
 from infobatch.policies.gradient import gradient_size
 from infobatch.policies.importance import Histogram, ImportancePrune, largest_slope
 from infobatch.policies.mean import MeanPrune
@@ -39,14 +38,14 @@ class SizeEma:
 
 
 @dataclass(frozen=True)
-class SmoothedSizes:
+class SmoothedSizes(Policy):
     """The noise budget with a moving average of 1 − p(label) instead of the loss."""
 
     tau: float = 0.1
     floor: float = 0.25
     moving: float = 0.7
     squared: bool = False
-    shardable: ClassVar[bool] = True
+    shardable = True
 
     @property
     def tracks(self) -> tuple[SizeEma, ...]:
@@ -65,7 +64,7 @@ class SmoothedSizes:
 
 
 @dataclass(frozen=True)
-class Changing:
+class Changing(Policy):
     """A ratio that falls during training (``power`` > 0) or rises (``power`` < 0), the mean kept.
 
     At a share u of the pruned epochs it is ratio · (1 + power) · (1 − u)^power, at most 0.75; for a
@@ -75,7 +74,7 @@ class Changing:
     ratio: float = 0.5
     power: float = 1.0
     end: float = 0.875  # the arm's delta
-    shardable: ClassVar[bool] = True
+    shardable = True
 
     def ratio_now(self, samples: Samples) -> float:
         done = min(1.0, samples.epoch / (self.end * samples.num_epochs))
@@ -112,7 +111,6 @@ class PartlyWeighted(NoisePrune):
     """The noise budget with weights p^−power: 1 is unbiased, 0 trains more on what is hard."""
 
     power: float = 0.5
-    biased: ClassVar[bool] = True
 
     def strata(self, samples: Samples) -> Strata:
         exact = super().strata(samples)

@@ -103,7 +103,7 @@ def test_strata_of_another_type():
 
 
 def test_a_policy_that_forgets_samples():
-    class Short:
+    class Short(infobatch.Policy):
         def strata(self, samples):
             return infobatch.Strata(np.zeros(2, np.uint8), ())
 

@@ -139,6 +139,7 @@ def weights_by_epoch(policy, *, epochs=200):
     return weights[1:]
 
 
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
 def test_independent_draws_keep_the_expected_weight_and_not_its_sum(draws):
     for policy in (draws.IndependentMean(), draws.IndependentNoise(tau=0.5)):
         weights = weights_by_epoch(policy)

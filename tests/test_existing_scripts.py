@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from infobatch import InfoBatch
+from infobatch import InfoBatch, Policy
 
 
 class Images(TensorDataset):
@@ -122,7 +122,7 @@ def test_a_budget_has_no_kept_ratio():
 
 
 def test_an_attribute_error_inside_a_rule_is_not_taken_for_a_missing_name():
-    class Broken:
+    class Broken(Policy):
         def strata(self, samples):
             return samples.mistake
 

@@ -14,8 +14,8 @@ from infobatch.coresets.base import class_quotas
 from infobatch.coresets.registry import METHODS
 
 N, D, C = 90, 6, 3
-RANKING = [name for name, method in METHODS.items() if method.ranks]
-CHOOSING = [name for name, method in METHODS.items() if not method.ranks]
+RANKING = [name for name, method in METHODS.entries.items() if method.ranks]
+CHOOSING = [name for name, method in METHODS.entries.items() if not method.ranks]
 NAMES = [
     *("random", "herding", "k_center", "contextual_diversity", "least_confidence", "entropy"),
     *("margin", "forgetting", "grand", "el2n", "deepfool", "cal", "craig", "glister", "graph_cut"),
@@ -47,8 +47,8 @@ def test_all_methods_are_there():
     assert list(METHODS) == NAMES
     assert set(NAMES) <= set(coresets.__all__)
     for name in NAMES:
-        assert getattr(coresets, name) is METHODS[name].function
-        assert METHODS[name].summary.endswith((".", "first.", "all."))
+        assert getattr(coresets, name) is METHODS[name] is METHODS.entries[name].function
+        assert METHODS.entries[name].summary == METHODS[name].__doc__.strip().splitlines()[0]
 
 
 @pytest.mark.parametrize("balanced", [False, True])

@@ -9,8 +9,7 @@ from torch.utils.data import TensorDataset
 
 import infobatch
 from infobatch import coresets
-from infobatch.memory.gathered import DynUnc, Forgetting, MeanError
-from infobatch.memory.tracks import Visits, Welford, Window
+from infobatch.tracks import DynUnc, Forgetting, MeanError, Visits, Welford, Window
 
 choose = coresets.select_from_scores
 
@@ -129,7 +128,7 @@ def test_dyn_unc_is_nan_until_the_window_is_full(tmp_path):
         columns = track.fold(columns, np.zeros(2, np.float32), epoch)
     assert np.isnan(columns["dyn_unc"]).all()
     assert track.fold(columns, np.ones(2, np.float32), 2)["dyn_unc"].tolist() == pytest.approx(
-        [np.std([0, 0, 1])] * 2
+        [np.std([0, 0, 1], ddof=1)] * 2
     )
 
 

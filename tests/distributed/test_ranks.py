@@ -439,7 +439,7 @@ def test_sharded_state():
 
 
 def test_sharded_refuses_what_it_cannot_do():
-    class Mine:
+    class Mine(infobatch.Policy):
         def strata(self, samples):
             raise AssertionError
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import infobatch
-from infobatch.memory.tracks import Latest
+from infobatch.tracks import Latest
 from rank_threads import on_ranks
 
 SIZE, EPOCHS = 50, 4

@@ -6,15 +6,15 @@ import torch
 from torch.utils.data import DataLoader
 
 import infobatch
-from infobatch.memory.tracks import Window
 from infobatch.policies import POLICIES, KakurenboPrune
 from infobatch.savings import FORWARD
+from infobatch.tracks import Window
 from numbered import Numbered
 from rank_threads import on_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
 SIZE = 60
-REFRESHING = [name for name in POLICIES if getattr(POLICIES[name](), "refreshes", False)]
+REFRESHING = [name for name in POLICIES if POLICIES[name]().refreshes]
 
 
 def losses_of(index, epoch):
@@ -191,7 +191,7 @@ def test_a_rule_that_relies_on_it_and_never_gets_it_says_so_once(name):
 def test_no_warning_where_it_is_called_or_nothing_was_left_out(name):
     """(A warning is an error here.)"""
     assert trained_by(name, refresh=True).savings.refreshed
-    before_pruning = getattr(POLICIES[name](), "first_epoch", 1)
+    before_pruning = max(1, POLICIES[name]().first_epoch)
     trained_by(name, refresh=False, epochs=before_pruning + 1)
     trained_by("random", refresh=False)
 

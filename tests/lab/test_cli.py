@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 import infobatch as library
 from document_examples import examples
 from infobatch.lab.cli import app
-from infobatch.lab.policy_list import policy_list
 from infobatch.policies import POLICIES
 
 ROOT = Path(__file__).parents[2]
@@ -164,8 +163,12 @@ def test_help_and_lists_wait_for_no_heavy_package(arguments):
 
 
 def test_policies_are_listed_as_they_are_registered():
-    expected = {name: policy.__doc__.strip().splitlines()[0] for name, policy in POLICIES.items()}
-    assert policy_list() == expected
+    rows = infobatch("policies").stdout.splitlines()
+    for name, policy in POLICIES.items():
+        summary = policy.__doc__.strip().splitlines()[0]
+        assert POLICIES.entries[name].summary == summary
+        assert rows[rows.index(name) + 1] == f"    {summary}"
+    assert rows[::2] == sorted(POLICIES)
 
 
 def test_curves_for_tensorboard_and_wandb(tmp_path):

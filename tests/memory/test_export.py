@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 import infobatch
 from infobatch.memory import export
-from infobatch.memory.tracks import LastVisit, Visits, Window
+from infobatch.tracks import LastVisit, Visits, Window
 from numbered import Numbered, loss_of, run_epoch
 from rank_threads import on_ranks
 

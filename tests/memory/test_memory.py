@@ -9,7 +9,7 @@ import torch
 
 import infobatch
 from infobatch.memory.memory import Memory
-from infobatch.memory.tracks import Ema, LastVisit, Visits, Welford, Window
+from infobatch.tracks import Ema, LastVisit, Visits, Welford, Window
 from numbered import loss_of
 from rank_threads import on_ranks
 
@@ -19,7 +19,7 @@ COLUMNS = {"score", "ema", "count", "mean", "variance", "visits", "last_visit", 
 
 
 @dataclass(frozen=True)
-class Watching:
+class Watching(infobatch.Policy):
     """The mean rule, and a record of what it was shown."""
 
     seen: list = field(default_factory=list, compare=False)
@@ -108,7 +108,7 @@ def test_what_a_policy_is_shown(by_index):
 
 
 def test_whatever_a_policy_says_of_samples_without_a_score_they_are_kept():
-    class Careless:
+    class Careless(infobatch.Policy):
         def strata(self, samples):
             return infobatch.Strata(np.ones(len(samples), np.uint8), (0.5,))
 
@@ -122,7 +122,7 @@ def test_whatever_a_policy_says_of_samples_without_a_score_they_are_kept():
 
 
 def test_columns_cannot_be_written():
-    class Writing:
+    class Writing(infobatch.Policy):
         tracks = (Visits(),)
 
         def strata(self, samples):
@@ -184,7 +184,7 @@ def test_sharded_columns():
 def test_tracks_of_the_user_beside_the_policy_s():
     """The same track twice is one; what only the user asked for is remembered, too."""
 
-    class Counting:
+    class Counting(infobatch.Policy):
         tracks = (Visits(),)
 
         def strata(self, samples):

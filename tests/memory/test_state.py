@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import infobatch
-from infobatch.memory.tracks import Ema, LastVisit, Visits, Welford, Window
+from infobatch.tracks import Ema, LastVisit, Visits, Welford, Window
 from numbered import loss_of
 
 SIZE, EPOCHS, BATCH = 40, 6, 6

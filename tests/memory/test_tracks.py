@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infobatch.memory.memory import Memory
-from infobatch.memory.tracks import Ema, LastVisit, Visits, Welford, Window
+from infobatch.tracks import Ema, LastVisit, Visits, Welford, Window
 
 SAMPLES = 5
 SCORES = st.floats(-100, 100, width=32)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from infobatch import MeanPrune, Plan, Pruner, QuantilePrune, RandomPrune, Samples, Strata
+from infobatch import MeanPrune, Plan, Policy, Pruner, QuantilePrune, RandomPrune, Samples, Strata
 from infobatch.plan import draw_plan, fingerprint, keep_counts, whole_plan
 
 policies = st.one_of(
@@ -219,7 +219,7 @@ def test_thresholds_that_are_no_numbers_are_not_reported():
 
 
 def test_unseen_samples_are_kept_whatever_the_policy_says():
-    class PruneEverything:
+    class PruneEverything(Policy):
         def strata(self, samples):
             return Strata(np.ones(len(samples), np.uint8), (0.1,))
 

@@ -20,7 +20,7 @@ pytestmark = [
 
 SIZE = 400
 LABELS = np.arange(SIZE) % 7
-ADAPTABLE = [name for name in POLICIES if getattr(POLICIES[name](), "budget", "scale") != "none"]
+ADAPTABLE = [name for name in POLICIES if POLICIES[name]().budget != "none"]
 # Twenty ways in which losses may go, four of each kind.
 KINDS = ("decaying", "heavy-tailed", "noisy", "with ties", "with NaN")
 PROCESSES = [(kind, seed) for kind in KINDS for seed in range(4)]
@@ -44,7 +44,7 @@ def losses_of(kind, seed, epoch):
 def trained(policy, process, *, epochs=None, batch=SIZE, pruner=None, stop=None, **options):
     """Train, and return the pruner; with ``stop``, leave after that many steps."""
     if pruner is None:
-        epochs = epochs or 16 + getattr(POLICIES[policy](), "first_epoch", 0)
+        epochs = epochs or 16 + POLICIES[policy]().first_epoch
         pruner = infobatch.Pruner(SIZE, epochs, policy=policy, labels=LABELS, **options)
     steps = 0
     for epoch in range(pruner.epoch, pruner.num_epochs):

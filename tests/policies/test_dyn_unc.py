@@ -21,7 +21,7 @@ def test_against_the_paper(length, number):
     policy = DynUncPrune(0.25, window=length)
     samples = samples_after(policy, epochs)
     expected = [uncertainty(np.exp(-epochs[:, i].astype(float)), length) for i in range(SIZE)]
-    assert samples["uncertainty"] == pytest.approx(expected, rel=1e-4)
+    assert samples["dyn_unc"] == pytest.approx(expected, rel=1e-4)
     kept, weights = kept_by(policy.strata(samples))
     assert kept == sorted(np.argsort(expected)[SIZE // 4 :].tolist())
     assert set(weights) == {1.0}
@@ -35,23 +35,23 @@ def test_visits_without_a_loss_are_passed_over_and_too_few_are_kept():
     samples = samples_after(policy, epochs)
     known = [np.exp(-row[np.isfinite(row)].astype(float)) for row in epochs.T]
     expected = [uncertainty(row, 4) for row in known]
-    assert samples["uncertainty"] == pytest.approx(expected, rel=1e-4, nan_ok=True)
+    assert samples["dyn_unc"] == pytest.approx(expected, rel=1e-4, nan_ok=True)
     assert set(range(10, 20)) <= set(kept_by(policy.strata(samples))[0])
 
 
 def test_extras_are_the_probabilities():
     reported = np.random.default_rng(0).random((6, SIZE)).astype(np.float32)
     policy = DynUncPrune(0.25, window=3, extras=True)
-    extras = [{"probability": row} for row in reported]
+    extras = [{"label_probability": row} for row in reported]
     samples = samples_after(policy, losses_by_epoch(6, SIZE), extras)
     expected = [uncertainty(reported[:, i].astype(float), 3) for i in range(SIZE)]
-    assert samples["uncertainty"] == pytest.approx(expected, rel=1e-4)
+    assert samples["dyn_unc"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_losses_that_never_change_have_no_uncertainty():
     policy = DynUncPrune(0.25, window=3)
     samples = samples_after(policy, np.full((5, SIZE), 0.3))
-    assert samples["uncertainty"] == pytest.approx(np.zeros(SIZE), abs=1e-6)
+    assert samples["dyn_unc"] == pytest.approx(np.zeros(SIZE), abs=1e-6)
     assert len(kept_by(policy.strata(samples))[0]) == 60
 
 
@@ -71,8 +71,8 @@ def test_errors():
 @pytest.mark.parametrize("loss", [0.0, 200.0])  # p(label) = 1 and, in float32, 0
 def test_samples_that_never_change_stay_tied(loss):
     scores = np.full(1_003, loss, np.float32)
-    track = Uncertainty(10)
+    track = DynUnc(10, channel=None)
     columns = track.begin(scores)
     for epoch in range(12):
         columns = track.fold(columns, scores, epoch)
-    assert (columns["uncertainty"] == 0).all()
+    assert (columns["dyn_unc"] == 0).all()

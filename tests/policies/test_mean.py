@@ -26,7 +26,7 @@ def test_the_conditions_of_tables_4_and_5(side, rescale):
     for sample, weight in zip(kept, weights, strict=True):
         assert weight == pytest.approx(expected if pruned[sample] else 1.0)
     assert strata.thresholds == pytest.approx((mean,))
-    assert policy.biased != rescale
+    assert strata.biased != rescale
 
 
 @pytest.mark.parametrize("side", ["below", "above"])
@@ -37,9 +37,11 @@ def test_equal_losses_prune_nothing(side):
 
 @pytest.mark.parametrize("rule", [MeanPrune, RandomPrune])
 def test_without_rescaling_it_is_biased_and_says_so(rule):
-    infobatch.Pruner(10, 3, policy=rule())
-    with pytest.warns(BiasedPolicyWarning, match=r"is biased: nothing makes up for the samples"):
-        infobatch.Pruner(10, 3, policy=rule(rescale=False))
+    scores = np.arange(10.0)
+    assert len(infobatch.Pruner(10, 3, policy=rule(), initial_scores=scores).plan) < 10
+    pruner = infobatch.Pruner(10, 3, policy=rule(rescale=False), initial_scores=scores)
+    with pytest.warns(BiasedPolicyWarning, match=r"is biased: its weights do not make up for the"):
+        assert len(pruner.plan) < 10
 
 
 def test_errors():

@@ -194,7 +194,7 @@ def test_error_of_tau():
 
 
 def trained(name, epochs=None, size=300, **options):
-    epochs = epochs or 6 + getattr(POLICIES[name](), "first_epoch", 0)
+    epochs = epochs or 6 + POLICIES[name]().first_epoch
     options = {"labels": np.arange(size) % 5, "delta": 1.0, **options}
     pruner = infobatch.Pruner(size, epochs, policy=name, **options)
     losses = np.random.default_rng(0).exponential(size=size)

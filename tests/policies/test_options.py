@@ -31,7 +31,7 @@ def kept_fractions(epochs, **options):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_warm_up_is_whole_and_what_follows_is_not(name):
-    first = max(4, getattr(POLICIES[name](), "first_epoch", 0))
+    first = max(4, POLICIES[name]().first_epoch)
     kept = kept_fractions(first + 4, policy=name, warmup=4, delta=1.0)
     assert kept[:first] == [1.0] * first
     assert (min(kept[first:]) < 1) == (name != "none")
@@ -86,12 +86,16 @@ def test_the_options_are_stated_once():
     stated = {option.name: option.type for option in fields(Options)}
     stated |= {place.name: place.type for place in fields(Place)}
     assert stated.pop("prune_ratio") == stated.pop("delta") == "float | None"
-    assert stated == {name: kind.__forward_arg__ for name, kind in Arguments.__annotations__.items()}
+    assert stated == {
+        name: kind.__forward_arg__ for name, kind in Arguments.__annotations__.items()
+    }
 
 
 def test_options_are_checked_without_data():
     assert Options(save=0.3, tracks=iter([Visits()])).tracks == (Visits(),)
-    with pytest.raises(ValueError, match=r"save=0.3 was given with NoisePrune\(.*, which has no share"):
+    with pytest.raises(
+        ValueError, match=r"save=0.3 was given with NoisePrune\(.*, which has no share"
+    ):
         Options(policy="noise", save=0.3)
     with pytest.raises(ValueError, match=r"delta got 2, expected a share of the epochs"):
         Options(delta=2)

@@ -38,7 +38,7 @@ def least_shares(pruner, epochs):
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("least", [0.5, 0.8, 1.0])
 def test_every_class_keeps_its_share(name, least):
-    epochs = 8 + getattr(POLICIES[name](), "first_epoch", 0)
+    epochs = 8 + POLICIES[name]().first_epoch
     options = {"policy": name, "labels": LABELS, "delta": 1.0}
     shares = least_shares(infobatch.Pruner(SIZE, epochs, protect_classes=least, **options), epochs)
     assert (shares >= least).all()

@@ -57,14 +57,6 @@ def test_a_random_share_is_dropped_from_the_window():
     assert (np.abs(times[list(inside)] - 150) < 5 * np.sqrt(200 * 0.25 * 0.75)).all()
 
 
-@pytest.mark.parametrize(("epoch", "whole"), [(86, False), (87, False), (88, True), (99, True)])
-def test_the_last_epochs_leave_out_the_random_share_alone(epoch, whole):
-    losses = losses_by_epoch(1, SIZE)
-    policy = SetaPrune(0.1, window=0.4)
-    kept, _ = kept_by(policy.strata(samples_after(policy, losses, epoch=epoch)))
-    assert (len(kept) == 216) == whole
-
-
 def test_equal_and_few_losses_leave_something():
     for losses in (
         np.full(SIZE, 0.5),
@@ -90,7 +82,6 @@ def test_edges_of_many_losses_come_from_some_of_them():
     [
         ({"groups": 0}, r"SetaPrune\(groups=…\) got 0, expected an integer >= 1"),
         ({"window": 0}, r"SetaPrune\(window=…\) got 0, expected a number > 0 and <= 1"),
-        ({"anneal": 2}, r"SetaPrune\(anneal=…\) got 2, expected a number >= 0 and <= 1"),
     ],
 )
 def test_errors(options, text):

@@ -28,7 +28,7 @@ def bounds(epochs, alpha, confidence):
 def test_against_the_paper(confidence):
     epochs = losses_by_epoch(5, SIZE)
     epochs[3, ::4] = np.nan
-    policy = UcbPrune(0.45, confidence=confidence, moving=0.7)
+    policy = UcbPrune(0.45, confidence=confidence, smoothing=0.7)
     s = bounds(epochs, 0.3, confidence)
     kept, weights = kept_by(policy.strata(samples_after(policy, epochs)))
     assert kept == sorted(sorted(range(SIZE), key=lambda sample: s[sample])[54:])
@@ -56,5 +56,5 @@ def test_errors():
         ValueError, match=r"UcbPrune\(confidence=…\) got -1, expected a number >= 0"
     ):
         UcbPrune(confidence=-1)
-    with pytest.raises(ValueError, match=r"UcbPrune\(moving=…\) got 1"):
-        UcbPrune(moving=1)
+    with pytest.raises(ValueError, match=r"UcbPrune\(smoothing=…\) got 1"):
+        UcbPrune(smoothing=1)

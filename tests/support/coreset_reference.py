@@ -166,7 +166,7 @@ def forgetting(correct):
 
 def dyn_unc(p, window):
     p = np.asarray(p)
-    spreads = [p[start : start + window].std(0) for start in range(len(p) - window + 1)]
+    spreads = [p[start : start + window].std(0, ddof=1) for start in range(len(p) - window + 1)]
     return np.mean(spreads, axis=0)
 
 

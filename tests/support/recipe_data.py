@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from infobatch.lab.datasets.folder import DATA_VARIABLE
-from infobatch.lab.recipes.registry import NEEDS, RECIPES
+from infobatch.lab.recipes.registry import RECIPES
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ DATA = data_folder()
 
 def needs_data(name):
     """Skip what needs a recipe's data where they are not."""
-    files, _ = NEEDS[name]
+    files = RECIPES.entries[name].files
     there = DATA is not None and all(
         any((DATA / option).exists() for option in file.split(" or ")) for file in files
     )

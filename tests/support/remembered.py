@@ -23,7 +23,7 @@ def samples_after(policy, epochs, extras=(), **options):
         for channel in channels:
             reported = np.asarray(extras[epoch][channel], np.float32)
             memory.fold([(rows, reported[rows])], epoch, channel)
-    scores = memory.columns["ema"] if getattr(policy, "smoothing", 0) else memory.scores
+    scores = memory.columns["ema"] if policy.smoothing else memory.scores
     options = {"epoch": len(epochs), "num_epochs": 100, **options}
     return infobatch.Samples(scores, columns=memory.columns, **options)
 

@@ -13,7 +13,6 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset
 
-from infobatch.batch import fetch
 from infobatch.coresets.checks import Array, as_labels
 from infobatch.coresets.error_norms import error_norms
 from infobatch.coresets.head import find_head, watching
@@ -21,6 +20,7 @@ from infobatch.coresets.inputs import Cost, History, Inputs
 from infobatch.coresets.vectors import last_layer_gradients
 from infobatch.files import write_atomically
 from infobatch.per_sample import PerSample
+from infobatch.wrapper import fetch
 
 _CHUNK = 1000  # samples whose labels are read at once
 Losses = Callable[[nn.Module, Any], "torch.Tensor | PerSample"]

@@ -41,9 +41,10 @@ class AskingLoader:
     @property
     def data_length(self) -> int | None:
         """How many samples the loader's data set has, if it has a length."""
+        data: Any = getattr(self._iterator(), "_dataset", None)
         try:
-            return len(self._iterator()._dataset)
-        except (AttributeError, TypeError, NotImplementedError):
+            return len(data)
+        except (TypeError, NotImplementedError):
             return None
 
     @property

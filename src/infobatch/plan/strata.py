@@ -76,7 +76,7 @@ class Strata:
         if self.weights == "inverse":
             return False
         weights = (1.0,) * len(self.keep) if self.weights == "ones" else self.weights
-        expected = (share * weight for share, weight in zip(self.keep, weights, strict=True))  # type: ignore[operator]
+        expected = (share * weight for share, weight in zip(self.keep, weights, strict=True))
         return any(abs(weight - 1) > 1e-6 for weight in expected)
 
     @classmethod

@@ -22,7 +22,7 @@ def check_not_negative(user: str, gradient: Gradient, lowest: float, samples: Sa
     """Raise an error if a score is negative; on every rank if it is on one.
 
     Args:
-        user: what depends on the sizes of the gradients, for the error.
+        user: what depends on the sizes of the gradients: a policy, or ``max_noise=``.
         gradient: how they follow from the scores.
         lowest: this rank's lowest score.
         samples: those of the epoch that is about to begin.
@@ -35,12 +35,17 @@ def check_not_negative(user: str, gradient: Gradient, lowest: float, samples: Sa
     if not samples.sum(np.array([float(negative)]))[0]:
         return
     got = f"a score of {lowest:.4g}" if negative else "a negative score on another rank"
+    other = (
+        "leave max_noise out."
+        if user.startswith("max_noise=")
+        else 'use a rule that only compares the scores, such as policy="mean" or "quantile".'
+    )
     raise ValueError(
         f"{user} got {got} before epoch {samples.epoch}, expected none below 0: "
         f"gradient={gradient!r} {_MEANING[gradient]}, and a sample with a negative one would count as "
-        "learned. Rank by something that grows with the gradient, such as the squared error: "
-        'update(losses, scores=…) with gradient="root", or with gradient="score" for the size itself. '
-        'Or use a rule that only compares the scores, such as policy="mean" or "quantile".'
+        "learned. Rank by something that grows with the gradient, such as the squared error, "
+        'update(losses, scores=…), with a policy that has gradient="root", or gradient="score" for the '
+        f"size itself, or {other}"
     )
 
 

@@ -202,7 +202,7 @@ _EXPECTED: dict[str, _Check] = {
     ),
     "default_delta": (lambda v: _is_number(v) and 0 <= v <= 1, "a number in [0, 1]"),
     "first_epoch": (
-        lambda v: isinstance(v, int | np.integer) and not _is_flag(v) and v >= 0,
+        lambda v: isinstance(v, int) and not _is_flag(v) and v >= 0,
         "an integer >= 0",
     ),
     "most_left_out": (lambda v: _is_number(v) and 0 <= v <= 1, "a number in [0, 1]"),

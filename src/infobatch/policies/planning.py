@@ -187,7 +187,9 @@ class Planner:
             return
         if np.isnan(lowest):
             lowest = float(np.fmin.reduce(samples["score"], initial=np.inf))
-        user = f"max_noise={max_noise}" if gradient is None else repr(self.policy)
+        user = repr(self.policy)
+        if gradient is None:
+            user = f"max_noise={max_noise} with {user}"
         check_not_negative(user, gradient or "cross_entropy", lowest, samples)
         if gradient is None or "sizes" in self._warned:
             return

@@ -64,12 +64,12 @@ def test_a_random_arm_follows_unless_it_has_a_ratio():
     assert policy("random").ratio == pytest.approx(300 / 800)
 
 
-@pytest.mark.filterwarnings("ignore::infobatch.policies.registry.BiasedPolicyWarning")
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"none"}))
 def test_every_registered_policy_is_an_arm_that_trains(name, tmp_path):
     arms = f"full,{name}" if name != "random" else "full,random:ratio=0.3"
     task = TINY
-    if getattr(POLICIES[name], "needs_labels", False):
+    if POLICIES[name].needs_labels:
         task = tmp_path / "labelled_task.py"
         task.write_text(
             TINY.read_text() + "\n\ndef labels(data):\n    return data[:][1].tolist()\n"

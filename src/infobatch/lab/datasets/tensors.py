@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from infobatch.batch import fetch
+from infobatch.wrapper import fetch
 
 _CHUNK = 10_000
 

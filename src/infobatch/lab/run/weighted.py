@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from infobatch import PerSample
-from infobatch.batch import fetch
+from infobatch.wrapper import fetch
 
 
 class Weighted(Dataset[tuple[Any, float]]):
