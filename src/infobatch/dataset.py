@@ -67,9 +67,7 @@ class InfoBatch(Wrapper, Pruner):
         place, others = split_arguments(options)
         wanted = Options(prune_ratio=prune_ratio, delta=delta, **others)
         self.dataset = dataset
-        self._start(
-            len(dataset), checks.check_epochs(num_epochs), wanted.of_dataset(dataset), place
-        )
+        self._start(len(dataset), num_epochs, wanted.of_dataset(dataset), place)
 
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index]

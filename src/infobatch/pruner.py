@@ -71,14 +71,13 @@ class Pruner:
     ) -> None:
         place, others = split_arguments(options)
         self._start(
-            check_count("num_samples", num_samples, "training needs some samples"),
-            checks.check_epochs(num_epochs),
-            Options(prune_ratio=prune_ratio, delta=delta, **others),
-            place,
+            num_samples, num_epochs, Options(prune_ratio=prune_ratio, delta=delta, **others), place
         )
 
     def _start(self, num_samples: int, num_epochs: int, options: Options, place: Place) -> None:
         """Set up everything that a training run needs."""
+        num_samples = check_count("num_samples", num_samples, "training needs some samples")
+        num_epochs = checks.check_epochs(num_epochs)
         resolve_policy(options.rule, sharded=place.sharded)  # raises if the rule cannot be sharded
         planner = Planner.of(num_samples, num_epochs, options)
         self._place = place

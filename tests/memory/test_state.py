@@ -189,15 +189,6 @@ def test_a_damaged_state(key, value, text):
     assert other.scores.isnan().all(), "nothing of it was taken over"
 
 
-@pytest.mark.parametrize("missing", ["scores", "share", "losses"])
-def test_a_damaged_state_of_version_1(missing):
-    pruner, visited = one_epoch_and(2)
-    state = old_state(pruner, visited)
-    del state[missing]
-    with pytest.raises(ValueError, match="got a damaged state"):
-        infobatch.Pruner(SIZE, EPOCHS, delta=1.0).load_state_dict(state)
-
-
 def test_the_state_of_other_data():
     pruner, _ = one_epoch_and(0)
     with pytest.raises(

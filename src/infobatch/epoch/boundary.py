@@ -17,7 +17,7 @@ from infobatch.savings import EpochPasses
 
 def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
     """Fold an epoch's losses into the memory; return its passes, if any were made. Collective."""
-    _check(run)
+    matched = _check_matching(run)
     exchange_losses(run)
     passes = None
     if run.losses is not None or run.walk is not None:
@@ -27,7 +27,8 @@ def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
             unscored = int(run.ranks.communicator.sum(np.array([unscored], np.float64))[0])
         if run.visited():
             passes = passes_of(run, unscored)
-            warn_of_no_scores(passes)
+            if matched:
+                warn_of_no_scores(passes)
     run.losses = None  # freed before the next plan is drawn
     run.closed = True
     return passes
@@ -132,17 +133,19 @@ def warn_of_old_scores(planner: Planner, epoch: int, last: EpochPasses | None) -
     return True
 
 
-def _check(run: Run) -> None:
+def _check_matching(run: Run) -> bool:
+    """Whether losses and samples can be matched; if not, warn and discard the losses."""
     walk = run.walk
     if walk is None:
-        return
+        return True
     if run.by_index:
         if walk.exhausted:
             length, largest = len(run.route), run.largest_batch
             warn_of_sharding(run.epoch, length, run.updated, largest, run.ranks)
-        return
+        return True
     waiting = left_out(run.updated, run.largest_batch, walk)
     if waiting:
         assert run.losses is not None
         run.losses.discard()
         warn_of_left_out(run.epoch, waiting)
+    return not waiting

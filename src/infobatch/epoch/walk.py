@@ -9,8 +9,8 @@ from typing import Any
 
 from infobatch.epoch.batching import Batches, EvenBatches, FixedBatches, ShrunkBatches
 from infobatch.epoch.route import Route
-from infobatch.loaders.accelerate import PreparedLoader
 from infobatch.loaders.asking import AskingLoader, find_asking_loader
+from infobatch.loaders.known import PreparedLoader
 
 _BLOCK = 1 << 14  # indices turned into Python numbers at a time
 Begin = Callable[["Walk"], Route | None]
@@ -34,7 +34,7 @@ class Walk:
         self._iterator: weakref.ref[Any] | None = None
         self._ahead: int | None = None  # batches or samples that were waiting at the first update
         self.loader: AskingLoader | None = None  # torch's loader, if that is what asks
-        self.prepared: PreparedLoader | None = None  # the loader around it, if it is Accelerate's
+        self.prepared: PreparedLoader | None = None  # a loader around it that reports more
         self.batches: Batches | None = None  # where they are known
         self.batch_size: int | None = None
         self.drop_last = False
