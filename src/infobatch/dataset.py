@@ -55,7 +55,7 @@ class InfoBatch(Dataset[Any]):
         initial_scores: the scores of an earlier run, so that even the first epoch is pruned: a
             tensor or array with one score per sample, or a file written by :meth:`export_scores`.
         tracks: what to remember about each sample besides what the policy needs, for
-            :meth:`export_scores`; see :mod:`infobatch.memory.tracks`.
+            :meth:`export_scores`; see :mod:`infobatch.tracks`.
         rank, world_size, process_group: which rank of a distributed job this process is; by default
             those of torch.distributed, if it is initialised when the first epoch begins.
         sharded: each rank keeps only the scores of a fixed shard of the samples.
