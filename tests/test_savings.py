@@ -56,3 +56,13 @@ def test_an_incomplete_batch_that_is_dropped_is_neither_a_pass_nor_a_saving():
         train_data.update(torch.ones(len(batch)))
     train_data.set_epoch(1)
     assert str(train_data.savings) == "Saved 0.0% of 96 sample passes (96 made in 1 epoch)"
+
+
+def test_scores_that_are_not_finite_are_not_called_losses():
+    """The losses were fine: what was ranked by was not."""
+    pruner = infobatch.Pruner(8, 2)
+    for index in pruner.batch_sampler(8):
+        scores = torch.tensor([float("nan") if sample < 3 else 1.0 for sample in index])
+        assert pruner.update(torch.ones(8), scores=scores) == 1
+    text = "Saved 0.0% of 8 sample passes (8 made in 1 epoch, 3 of them without a score: NaN, infinite or skipped)"
+    assert str(pruner.savings) == text

@@ -48,7 +48,7 @@ class Pruner:
             those of torch.distributed, if it is initialised when the first epoch begins.
         sharded: each rank keeps only the scores of a fixed shard of the samples.
         global_order: the loader shards the batches among the ranks itself, so that the sampler of
-            each rank issues all samples; recognised by itself for Accelerate.
+            each rank issues all samples; by default the loader in use decides.
 
     Raises:
         TypeError, ValueError: if an argument is not what is expected.

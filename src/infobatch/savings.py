@@ -12,8 +12,8 @@ class EpochPasses:
     """The sample passes of one epoch, over all ranks.
 
     ``full`` is the data set's size, ``planned`` how many samples the plan keeps, ``made`` how many
-    of these passes were made, ``unscored`` how many of those gave no score: their loss was NaN or
-    infinite, or the batch was skipped. ``planned_cost`` is the share of the cost that the plan
+    of these passes were made, ``unscored`` how many of those gave no score: their loss, or what
+    ``update(scores=…)`` got for them, was NaN or infinite, or the batch was skipped. ``planned_cost`` is the share of the cost that the plan
     keeps, if the user has given costs. ``added_noise`` is how much pruning adds to the gradient
     noise, see :mod:`infobatch.policies.gradient`. ``refreshed`` samples were forwarded at the
     epoch's end without a step; ``refreshed_cost`` is their share of a full epoch's cost.
@@ -85,7 +85,7 @@ class Savings:
 
     @property
     def unscored(self) -> int:
-        """All passes that gave no score: NaN and infinite losses, skipped batches."""
+        """All passes that gave no score: NaN and infinite losses or ``scores=``, skipped batches."""
         return sum(epoch.unscored for epoch in self.epochs)
 
     @property
@@ -131,7 +131,7 @@ class Savings:
         text += f"{total:,} sample passes"
         text += f" ({self.made:,} made in {len(self.epochs)} {noun}"
         if self.unscored:
-            text += f", {self.unscored:,} of them without a finite loss or skipped"
+            text += f", {self.unscored:,} of them without a score: NaN, infinite or skipped"
         if self.refreshed:
             text += f"; {self.refreshed:,} forwarded to refresh scores, a third of a pass each"
         return text + ")"

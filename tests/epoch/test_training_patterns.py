@@ -161,7 +161,9 @@ def test_nan_and_infinite_losses(bad):
     assert train_data.savings.unscored == len(victims)
     train_data.set_epoch(2)
     assert train_data.savings.unscored == len(victims)
-    assert f"{len(victims)} of them without a finite loss" in str(train_data.savings)
+    assert f"{len(victims)} of them without a score: NaN, infinite or skipped" in str(
+        train_data.savings
+    )
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,8 +189,7 @@ def test_a_user_s_rule_is_biased_by_its_weights_and_the_user_is_told_once(weight
 
 def test_no_attribute_of_a_policy_is_read_with_a_default():
     """They have defaults in one place, the base class."""
-    package = infobatch.registry.__spec__.origin.rpartition("/")[0]
-    for path in sorted(__import__("pathlib").Path(package).rglob("*.py")):
+    for path in sorted(Path(infobatch.__file__).parent.rglob("*.py")):
         lines = path.read_text().splitlines()
         found = [line for line in lines if "getattr(" in line and "policy" in line and "," in line]
         allowed = ["getattr(policy, name) for name in _EXPECTED"]

@@ -174,18 +174,18 @@ def _settings(
     settings = dict(options)
     if method.validates and given.validation is not None:
         parts = {need: given.validation.find(need) for need in method.validates}
-        _refuse_missing(f"select({name!r}, validation=Inputs(…))", parts)
+        _check_given(f"select({name!r}, validation=Inputs(…))", parts)
         settings["validation"] = tuple(parts.values())
     return settings
 
 
 def _needed(name: str, method: Method, given: Inputs) -> dict[str, Any]:
     values = {need: given.find(need) for need in method.needs}
-    _refuse_missing(f"select({name!r})", values)
+    _check_given(f"select({name!r})", values)
     return values
 
 
-def _refuse_missing(call: str, values: Mapping[str, Any]) -> None:
+def _check_given(call: str, values: Mapping[str, Any]) -> None:
     missing = [need for need, value in values.items() if value is None]
     if missing:
         raise ValueError(

@@ -12,7 +12,7 @@ Array = Any  # a tensor, an array, or nested lists of numbers
 
 
 def as_floats(call: str, name: str, value: Array, *, ndim: tuple[int, ...]) -> torch.Tensor:
-    """Return a detached tensor of finite floats with a permitted ``ndim``, or refuse it."""
+    """Return a detached tensor of finite floats with a permitted ``ndim``, or raise an error."""
     values = as_tensor(call, name, value)
     if not values.is_floating_point() or values.dtype in (torch.float16, torch.bfloat16):
         values = values.float()
@@ -33,7 +33,7 @@ def as_floats(call: str, name: str, value: Array, *, ndim: tuple[int, ...]) -> t
 
 
 def as_probabilities(call: str, value: Array) -> torch.Tensor:
-    """Return one row of class probabilities per sample, or refuse them."""
+    """Return one row of class probabilities per sample, or raise an error."""
     values = as_floats(call, "probabilities", value, ndim=(2,))
     sums = values.sum(1)
     if bool((values < 0).any()) or bool(((sums - 1).abs() > 1e-3).any()):
@@ -45,7 +45,7 @@ def as_probabilities(call: str, value: Array) -> torch.Tensor:
 
 
 def as_labels(call: str, value: Array, *, count: int | None = None) -> torch.Tensor:
-    """Return one class number per sample, or refuse them."""
+    """Return one class number per sample, or raise an error."""
     labels = as_tensor(call, "labels", value)
     whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool)
     if not whole or labels.dim() != 1 or (labels.numel() and int(labels.min()) < 0):
@@ -73,7 +73,7 @@ def one_hot(call: str, labels: Array, like: torch.Tensor) -> torch.Tensor:
 
 
 def check_k(call: str, k: Any, count: int) -> int:
-    """Return the number of samples to choose, or refuse it."""
+    """Return the number of samples to choose, or raise an error."""
     try:
         number = operator.index(k)
     except TypeError:
@@ -87,7 +87,7 @@ def check_k(call: str, k: Any, count: int) -> int:
 
 
 def check_fraction(call: str, fraction: Any) -> float:
-    """Return the share of the samples to choose, or refuse it."""
+    """Return the share of the samples to choose, or raise an error."""
     if (
         isinstance(fraction, bool)
         or not isinstance(fraction, int | float | np.floating)
@@ -101,7 +101,7 @@ def check_fraction(call: str, fraction: Any) -> float:
 
 
 def as_tensor(call: str, name: str, value: Array) -> torch.Tensor:
-    """Return a detached tensor, or refuse values that are not numbers."""
+    """Return a detached tensor, or raise an error for values that are not numbers."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     try:

@@ -93,7 +93,7 @@ class Training:
     def _begin_network(self, number: int, stored: dict[str, Any] | None) -> None:
         torch.manual_seed(self.settings.seed * 1_000_003 + number)
         self.model = self.make()
-        find_head(self.model, self.head)  # refuse before training
+        find_head(self.model, self.head)  # raises before training
         self.fitted = self.optimizer(self.model)
         steps = len(self._batches(0)) * self.settings.epochs
         self.rates = self.schedule(self.fitted, steps)

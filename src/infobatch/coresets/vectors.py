@@ -141,7 +141,7 @@ def by_columns(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def as_vectors(call: str, name: str, value: Array | Vectors) -> Vectors:
-    """Return vectors as they are and a matrix as its rows; refuse anything else."""
+    """Return vectors as they are and a matrix as its rows; anything else raises an error."""
     if isinstance(value, Dense | OuterProducts):
         return value
     return Dense(as_floats(call, name, value, ndim=(2,)))

@@ -39,6 +39,18 @@ class ImportancePrune(Policy):
     * Our variant of importance sampling; see :class:`~infobatch.policies.noise.NoisePrune`. At most
       a share 1 − ``floor`` can be left out, so a budget cannot ask for more.
 
+    Args:
+        ratio: the share of the samples to leave out, in [0, 1).
+        floor: the smallest probability of being kept, whose inverse is the largest weight.
+        smoothing: rank by a moving average of the scores, in which the earlier ones have this share
+            of the weight.
+        aging: the share by which g grows with each epoch since the last visit.
+        gradient: how g follows from the score: ``"cross_entropy"``, ``"root"`` (a squared error) or
+            ``"score"`` (the score is g).
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> ImportancePrune(0.4)
     ImportancePrune(ratio=0.4, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy')
     """

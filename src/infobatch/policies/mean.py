@@ -31,6 +31,16 @@ class MeanPrune(Policy):
       below their mean, so nothing is pruned before the model has learned something. Exactly the
       share r is pruned, whereas the paper prunes each sample with probability r.
 
+    Args:
+        ratio: the share of the samples below the mean to leave out, in [0, 1).
+        smoothing: rank by a moving average of the scores, in which the earlier ones have this share
+            of the weight.
+        side: ``"below"`` the mean, or ``"above"`` it for the paper's control.
+        rescale: whether kept samples make up for those left out; False is the paper's control.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> MeanPrune(ratio=0.5)
     MeanPrune(ratio=0.5, smoothing=0.0, side='below', rescale=True)
     """

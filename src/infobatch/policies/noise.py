@@ -33,6 +33,18 @@ class NoisePrune(Policy):
     * Our own rule. VCAS (ICLR 2024) also bounds the added variance, within the backward pass of a batch.
       It takes no budget (``save=``): what it saves follows from ``tau`` and the losses.
 
+    Args:
+        tau: the noise that pruning may add, relative to that of full-data training.
+        floor: the smallest probability of being kept, whose inverse is the largest weight.
+        smoothing: rank by a moving average of the scores, in which the earlier ones have this share
+            of the weight.
+        aging: the share by which g grows with each epoch since the last visit.
+        gradient: how g follows from the score: ``"cross_entropy"``, ``"root"`` (a squared error) or
+            ``"score"`` (the score is g).
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> NoisePrune(tau=0.2)
     NoisePrune(tau=0.2, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy')
     """

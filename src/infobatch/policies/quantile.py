@@ -28,6 +28,14 @@ class QuantilePrune(Policy):
       of the known scores, and a sample is in a band when its score is *below* the band's upper
       edge.
 
+    Args:
+        bands: pairs (upper quantile, share to leave out), by rising quantile.
+        smoothing: rank by a moving average of the scores, in which the earlier ones have this share
+            of the weight.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> QuantilePrune(bands=((0.5, 0.5),))   # half of the easier half
     QuantilePrune(bands=((0.5, 0.5),), smoothing=0.0)
     """

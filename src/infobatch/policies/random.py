@@ -24,6 +24,13 @@ class RandomPrune(Policy):
     * Remembers the last loss, which it does not use: 4 bytes per sample. One pass, no sort.
     * Our reading: samples without a score are kept, as by every rule, so the first epoch is whole.
 
+    Args:
+        ratio: the share of the samples to leave out, in [0, 1).
+        rescale: whether kept samples make up for those left out.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> RandomPrune(0.3)
     RandomPrune(ratio=0.3, rescale=True)
     """

@@ -31,6 +31,15 @@ class DynUncPrune(Policy):
     * Where the loss is a cross-entropy, exp(−loss) is p(label). For other losses ``extras=True`` takes
       it from ``update(losses, extras={"label_probability": …})``.
 
+    Args:
+        ratio: the share of the samples to leave out, in [0, 1).
+        window: J, the number of visits in a window.
+        extras: whether p(label) is reported in ``update(extras=…)`` instead of derived from the
+            loss.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> DynUncPrune(0.25)
     DynUncPrune(ratio=0.25, window=10, extras=False)
     """

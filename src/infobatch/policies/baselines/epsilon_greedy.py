@@ -25,6 +25,14 @@ class EpsilonGreedyPrune(Policy):
       score is kept in addition to the K.
     * A public re-implementation overwrites s with the raw loss; this one averages.
 
+    Args:
+        ratio: the share of the samples to leave out, in [0, 1).
+        epsilon: the share of the kept samples that is drawn at random.
+        smoothing: 1 − α, the share of the earlier losses in the average.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> EpsilonGreedyPrune(0.3)
     EpsilonGreedyPrune(ratio=0.3, epsilon=0.1, smoothing=0.8)
     """

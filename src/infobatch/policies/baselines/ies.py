@@ -32,6 +32,12 @@ class IesPrune(Policy):
       finite is skipped, and its neighbours count as consecutive.
     * The published script reports the best test epoch; compare results at the last one.
 
+    Args:
+        threshold: the mean size of second differences of the loss below which a sample is left out.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> IesPrune(2e-3)
     IesPrune(threshold=0.002)
     """

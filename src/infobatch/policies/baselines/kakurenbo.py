@@ -39,6 +39,17 @@ class KakurenboPrune(Policy):
       samples first, and where they are too few, from the lowest losses whatever the confidence.
     * The published code takes the softmax over the batch instead of the classes; this one does not.
 
+    Args:
+        ratio: the largest share of the samples to hide, in [0, 1).
+        confidence: the smallest probability at which a correct answer counts as confident.
+        extras: whether confidence and correctness are reported in ``update(extras=…)`` instead of
+            derived from the loss.
+        smoothing: rank by a moving average of the scores, in which the earlier ones have this share
+            of the weight.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> KakurenboPrune(0.4)
     KakurenboPrune(ratio=0.4, confidence=0.7, extras=False, smoothing=0.0)
     """

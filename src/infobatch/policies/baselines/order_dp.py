@@ -27,6 +27,15 @@ class OrderDpPrune(Policy):
     * Our reading: samples are drawn again in every epoch. With a budget (``save=``), ``kept`` does
       not change, and as many samples are drawn as fit.
 
+    Args:
+        drawn: the share of the samples that is drawn at random.
+        kept: the share of the drawn samples that is kept, those with the highest losses.
+        smoothing: rank by a moving average of the scores, in which the earlier ones have this share
+            of the weight.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> OrderDpPrune(drawn=0.5, kept=0.6)   # the paper's
     OrderDpPrune(drawn=0.5, kept=0.6, smoothing=0.0)
     """

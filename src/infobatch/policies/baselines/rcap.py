@@ -40,6 +40,15 @@ class RcapPrune(Policy):
     * What a class cannot use is redistributed among the others. The published code redistributes
       the full budget instead, and so keeps more than was asked for.
 
+    Args:
+        ratio: the share of the samples to leave out, in [0, 1).
+        beta: the temperature of the losses: the larger, the more evenly a class is drawn from.
+        smoothing: rank by a moving average of the scores, in which the earlier ones have this share
+            of the weight.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> RcapPrune(0.7)
     RcapPrune(ratio=0.7, beta=1.0, smoothing=0.0)
     """

@@ -37,6 +37,14 @@ class RepbPrune(Policy):
       every other rule. Annealing is InfoBatch's. Where there are more than 126 different counts,
       neighbouring ones share their mean weight.
 
+    Args:
+        ratio: ρ, the share of the samples below the mean to leave out, in [0, 1).
+        smoothing: rank by a moving average of the scores, in which the earlier ones have this share
+            of the weight.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> RepbPrune(0.7)
     RepbPrune(ratio=0.7, smoothing=0.0)
     """

@@ -33,6 +33,12 @@ class Rs2Prune(Policy):
     * Our reading: the first epoch is whole, as for every rule. A visit without a finite loss does
       not count.
 
+    Args:
+        ratio: the share of the samples to leave out, in [0, 1).
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> Rs2Prune(0.9)   # a tenth of the data in each epoch
     Rs2Prune(ratio=0.9)
     """

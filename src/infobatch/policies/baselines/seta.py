@@ -34,6 +34,16 @@ class SetaPrune(Policy):
       (``delta``) are whole, as for every rule; in the paper they lack the random share. With a budget
       (``save=``) both shares are scaled.
 
+    Args:
+        ratio: the share of the samples to leave out at random, in [0, 1).
+        groups: k, the number of groups that the losses are sorted into.
+        window: the share of the groups that is kept.
+        smoothing: rank by a moving average of the scores, in which the earlier ones have this share
+            of the weight.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> SetaPrune(0.0, window=0.6)   # the paper's for ImageNet
     SetaPrune(ratio=0.0, groups=5, window=0.6, smoothing=0.0)
     """

@@ -28,6 +28,14 @@ class UcbPrune(Policy):
       loss is μ with v = 0, and the samples are chosen again in every epoch.
     * A public re-implementation overwrites μ with the raw loss; this one averages.
 
+    Args:
+        ratio: the share of the samples to leave out, in [0, 1).
+        confidence: c, how much the variance counts beside the average.
+        smoothing: 1 − α, the share of the earlier losses in the average and the variance.
+
+    Raises:
+        ValueError: if a setting is out of its range; the message has the range.
+
     >>> UcbPrune(0.3)
     UcbPrune(ratio=0.3, confidence=1.0, smoothing=0.8)
     """
