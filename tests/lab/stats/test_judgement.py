@@ -217,3 +217,39 @@ def test_summary():
     assert mean_and_deviation(mean.metric, 2) == "91.00 ± 1.41"
     assert mean_and_deviation(long.metric, 2) == "91.00"
     assert mean_and_deviation(None, 2) == "diverged"
+
+
+def test_an_earlier_verdict_is_on_the_seeds_of_the_verdict_and_no_others():
+    """Seeds 3 and 4 lack half the length on all data, so nothing is said of an arm on them."""
+    half = [record("full", 0.5, seed, 88.0 + 0.1 * seed) for seed in range(3)]
+    full = [record("full", 1.0, seed, 90.0) for seed in range(5)]
+    metrics = [90.0, 90.01, 89.99, 85.0, 90.0]
+    arm = [record("mean", 1.0, seed, value, cost=700) for seed, value in enumerate(metrics)]
+    (verdict,) = judge([*half, *full, *arm], QUESTION).verdicts
+    assert verdict.outcome.word == "lossless"
+    assert verdict.earlier == ()
+
+
+def test_an_earlier_verdict_counts_the_seeds_on_which_the_arm_diverged():
+    def earlier(metrics):
+        full = [record("full", 1.0, seed, 90.0) for seed in range(len(metrics))]
+        arm = [record("mean", 1.0, seed, value, cost=700) for seed, value in enumerate(metrics)]
+        (verdict,) = judge([*full, *arm], QUESTION).verdicts
+        assert verdict.outcome.word == "worse than the margin"
+        return verdict.earlier
+
+    assert earlier([90.0, None, 90.01, 89.99, 90.0]) == (), "diverged within the first three"
+    assert earlier([90.0, 90.01, 89.99, 90.0, None]) == (Earlier(4, "lossless"),)
+
+
+def test_random_pruning_is_compared_with_on_the_paired_seeds():
+    """On a seed on which one of them diverged there is no difference, and so there is none at all."""
+    full = [record("full", n, seed, 80 + 10 * n) for n in (0.5, 1.0) for seed in range(4)]
+    full = [row for row in full if (row.length, row.seed) != (0.5, 3)]
+    arm = [record("mean", 1.0, seed, 90.0, cost=700) for seed in range(4)]
+    random = [record("random", 1.0, seed, 89.0 + seed, cost=700) for seed in range(4)]
+    verdict, _ = judge([*full, *arm, *random], QUESTION).verdicts
+    assert (verdict.to_random.count, verdict.to_random.mean) == (3, pytest.approx(0.0))
+    random[1] = record("random", 1.0, 1, None, cost=700)
+    verdict, _ = judge([*full, *arm, *random], QUESTION).verdicts
+    assert verdict.to_random is None

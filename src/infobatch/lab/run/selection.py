@@ -26,9 +26,9 @@ from infobatch.files import write_atomically
 from infobatch.lab.run.coreset_spec import CoresetSpec
 from infobatch.lab.run.data import to_device
 from infobatch.lab.run.identity import hash_of_settings, what_differs
-from infobatch.lab.run.result import Costs
 from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.settings import RunSettings
+from infobatch.lab.stats.runs import Costs
 from infobatch.lab.task import Task, TaskError
 
 EARLY = ("el2n", "grand", "ccs")  # methods that use scores from early in training
