@@ -70,8 +70,10 @@ def test_a_comparison_leaves_results_report_and_a_table(compared):
         assert costs["optimizer_steps"] > 0
         assert costs["peak_memory_mb"] > 50
         assert run["versions"]["torch"]
-    judged = set(ARMS) - {"full", "short"}
-    assert {verdict["arm"] for verdict in results["verdicts"]} == judged, "short is full's curve"
+    compared_arms = set(ARMS) - {"full", "short"}
+    assert {verdict["arm"] for verdict in results["verdicts"]} == compared_arms, (
+        "short is full's curve"
+    )
     assert len(results["frontier"]["curve"]) == 2
     lines = printed.splitlines()
     assert results["decision"]["sentence"] in lines, "the decision, on a line of its own"

@@ -46,7 +46,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("epochs = 4", "epochs = 8", "epochs = 4 there, 8 here"),
         ("batch_size = 8", "batch_size = 16", "batch_size = 8 there, 16 here"),
@@ -57,11 +57,11 @@ def finished(tmp_path_factory):
         ("nn.Linear(4, 2)", "nn.Linear(4, 3)", "the text of the task's file has changed"),
     ],
 )
-def test_an_edited_task_raises_with_what_differs(finished, tmp_path, old, new, told):
+def test_an_edited_task_raises_with_what_differs(finished, tmp_path, old, new, message):
     task = edited(tmp_path / "another", old, new)
     with pytest.raises(ValueError, match="Choose another --out, or delete") as caught:
         Comparison(str(task), parse_arms("full,infobatch"), 3, finished)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(finished) in str(caught.value)
 
 

@@ -124,12 +124,12 @@ def test_costs_that_vary_with_the_seed_in_both_cancel_and_others_do_not():
     point = np.array([3.0, 3, 3])
     slow = np.array([-0.1, 0, 0.1])  # a machine that is slower on some seeds
     curve = fit_curve(np.log([[1.0], [2.0]]) + slow, quality)
-    together = cross(curve, slow, point, confidence=0.95)
-    assert together.low == pytest.approx(together.high)
-    alone = cross(curve, 0 * slow, point, confidence=0.95)
-    assert alone.estimate == pytest.approx(together.estimate)
+    correlated = cross(curve, slow, point, confidence=0.95)
+    assert correlated.low == pytest.approx(correlated.high)
+    independent = cross(curve, 0 * slow, point, confidence=0.95)
+    assert independent.estimate == pytest.approx(correlated.estimate)
     # Log costs -0.1, 0, 0.1 by themselves have an interval of -+0.248, bent a little by the curve.
-    assert alone.high - alone.low == pytest.approx(2 * 0.2484, rel=0.1)
+    assert independent.high - independent.low == pytest.approx(2 * 0.2484, rel=0.1)
 
 
 def test_difference_at_the_same_cost():

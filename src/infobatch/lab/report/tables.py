@@ -1,4 +1,4 @@
-"""The report's tables: rows of text from results.json."""
+"""The report's tables: rows of text from the results."""
 
 from __future__ import annotations
 
