@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,15 +178,15 @@ def read_results(out: Path) -> Results:
 
 def results_from_json(stored: Mapping[str, Any]) -> Results:
     """Convert the content of results.json to types."""
-    stored = {"rate_length": None, **stored}
-    if stored["rate_length"] is None and stored.get("learning_rates"):
+    settings = from_json(Settings, {"rate_length": None, **stored})
+    if settings.learning_rates and settings.rate_length is None:
         # Earlier versions did not store it; it was the shortest.
-        stored["rate_length"] = min(stored.get("lengths", [None]))
+        settings = replace(settings, rate_length=min(settings.lengths))
     verdicts = stored.get("verdicts")
     if isinstance(verdicts, list):
-        stored["verdicts"] = list(map(_flat_verdict, verdicts))
+        stored = {**stored, "verdicts": list(map(_flat_verdict, verdicts))}
     return Results(
-        settings=from_json(Settings, stored),
+        settings=settings,
         conclusions=from_json(Conclusions, stored),
         runs=from_json(_Runs, stored).runs,
     )
