@@ -80,10 +80,10 @@ def figure_of_a_run() -> Figure:
     """The share of the samples that each epoch of the demo kept."""
     figure = Figure(figsize=(8, 3), layout="constrained")
     axis = figure.subplots()
-    runs = [run for run in read_results(RESULTS)["runs"] if run["length"] == 1 and not run["seed"]]
+    runs = [run for run in read_results(RESULTS).runs if run.length == 1 and not run.seed]
     for arm, colour in (("infobatch", BLUE), ("quantile", ORANGE)):
-        (run,) = (run for run in runs if run["arm"] == arm)
-        shares = [100 * epoch["kept_fraction"] for epoch in run["history"]]
+        (run,) = (run for run in runs if run.arm == arm)
+        shares = [100 * epoch.kept_fraction for epoch in run.history]
         axis.step(range(len(shares)), shares, where="mid", color=colour, label=arm)
     axis.set(xlabel="epoch", ylabel="samples kept, %", ylim=(0, 105))
     axis.legend(loc="lower right")

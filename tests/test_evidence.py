@@ -5,14 +5,19 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 import infobatch
 from document_examples import ROOT
+from infobatch.lab.compare.results import read_results
+from infobatch.lab.stats.decision import conclude
+from infobatch.lab.stats.runs import Question
 
 EVIDENCE = ROOT / "benchmarks" / "evidence"
+STORED = ROOT / "benchmarks" / "results"
 # A study in the size of a smoke run, in a folder of its own.
 TINY = f"""
 import sys
@@ -60,11 +65,38 @@ def tables(monkeypatch):
     return importlib.import_module("tables")
 
 
-def stored_run(arm, seed, metric):
-    """A run of the stored demo under another name."""
-    results = json.loads((ROOT / "benchmarks/results/demo/results.json").read_text())
-    run = next(run for run in results["runs"] if run["arm"] == "full" and run["length"] == 1)
-    return {**run, "arm": arm, "seed": seed, "metric": metric}
+@pytest.mark.parametrize(
+    "folder",
+    sorted(path.parent for path in STORED.glob("*/results.json")),
+    ids=lambda folder: folder.name,
+)
+def test_the_conclusions_are_those_of_the_stored_runs(folder):
+    """Every stored comparison is read, and the lab of today concludes the same from its runs."""
+    results = read_results(folder)
+    settings = results.settings
+    rates = {arm: f"learning rate {rate:g}" for arm, rate in settings.chosen_rates.items()}
+    question = Question(
+        settings.margin,
+        settings.higher_is_better,
+        settings.unit,
+        settings.epochs,
+        rates,
+        settings.most_seeds,
+    )
+    conclusions = conclude(results.runs, question)
+    assert conclusions.decision == results.conclusions.decision
+    assert conclusions.level == results.conclusions.level
+    for verdict, stored in zip(conclusions.verdicts, results.conclusions.verdicts, strict=True):
+        assert (verdict.arm, verdict.length, verdict.text) == (
+            stored.arm,
+            stored.length,
+            stored.text,
+        )
+        assert (verdict.word, verdict.earlier) == (stored.word, stored.earlier)
+    points = zip(conclusions.frontier.points, results.conclusions.frontier.points, strict=True)
+    for point, stored in points:
+        assert point.seeds == stored.seeds
+        assert point.saving.text == stored.saving.text
 
 
 def test_subsets_are_compared_with_random_ones_of_their_size(tables):
@@ -76,12 +108,15 @@ def test_subsets_are_compared_with_random_ones_of_their_size(tables):
         "coreset:random@0.3": (70.0, 72.0),
         "coreset:el2n@0.3:networks=20": (75.0, 76.0),
     }
-    runs = [
-        stored_run(arm, seed, metric)
+    demo = read_results(STORED / "demo")
+    full = next(run for run in demo.runs if run.arm == "full" and run.length == 1)
+    runs = tuple(
+        replace(full, arm=arm, seed=seed, metric=metric)
         for arm, of_seeds in metrics.items()
         for seed, metric in enumerate(of_seeds)
-    ]
-    assert tables.coreset_table({"runs": runs, "arms": list(metrics), "margin": 0.5}) == [
+    )
+    results = replace(demo, settings=replace(demo.settings, arms=tuple(metrics)), runs=runs)
+    assert tables.coreset_table(results) == [
         "| chosen before training | 70% of the data | 30% of the data | passes saved | below random |",
         "|---|---|---|---|---|",
         "| `random` | 81.00 ± 1.41 | 71.00 ± 1.41 | 0%, 0% | – |",

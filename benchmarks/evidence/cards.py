@@ -17,14 +17,12 @@ from pathlib import Path
 
 from pages import ROOT, STORED, with_block
 from studies import NOISE, STUDIES
-from tables import difference, typed
+from tables import difference, saving, typed
 
-from infobatch.lab.compare.answer import points
 from infobatch.lab.compare.results import read_results
 from infobatch.lab.run.arms import INFOBATCH, Arm
-from infobatch.lab.stats.outcome import decimals
-from infobatch.lab.stats.records import FULL, FULL_LENGTH, read_record
-from infobatch.lab.stats.summary import mean_and_deviation, summarise
+from infobatch.lab.stats.intervals import decimals
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, mean_and_deviation
 from infobatch.policies import POLICIES
 
 CARDS = ROOT / "docs" / "policies"
@@ -72,19 +70,18 @@ def comparisons() -> Iterator[tuple[str, str]]:
 def rows_of(name: str, title: str) -> Iterator[tuple[str, str]]:
     """A row for each arm of a comparison at its longest length, with the policy that it prunes by."""
     results = read_results(STORED / name)
-    digits = decimals(results["margin"])
-    for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
+    digits = decimals(results.settings.margin)
+    for row in results.summaries:
         if row.length != FULL_LENGTH:
             continue
-        point = points(results).get((row.arm, row.length)) or {}
-        saving = point.get("saving")
+        point = results.point(row.arm, row.length)
         cells = (
             f"[{title}](../results/{name}.md)",
             f"`{typed(row.arm)}`",
             str(len(row.seeds)),
-            f"{results['metric']} {mean_and_deviation(row.metric, digits)}",
+            f"{results.settings.metric} {mean_and_deviation(row.metric, digits)}",
             f"{row.saved_fraction:.1%}",
-            "–" if saving is None else saving["text"],
+            saving(point),
             difference(point, results),
         )
         for policy in policies_of(row.arm):

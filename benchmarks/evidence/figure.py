@@ -16,8 +16,7 @@ from tables import plain_name
 
 from infobatch.lab.compare.results import read_results
 from infobatch.lab.report.looks import looks_of
-from infobatch.lab.stats.records import read_record
-from infobatch.lab.stats.summary import Summary, summarise
+from infobatch.lab.stats.runs import Summary
 
 COLOURS = (
     "#3d4450", "#2563c9", "#b45309", "#0f7b6c", "#a21caf",
@@ -36,15 +35,13 @@ def is_current(picture: Path, folder: Path) -> bool:
 def draw(folder: Path, picture: Path) -> None:
     """Draw the arms with 95% intervals over seeds."""
     results = read_results(folder)
-    if len(results["arms"]) > len(COLOURS):
-        raise ValueError(
-            f"{folder} has {len(results['arms'])} arms, and there are {len(COLOURS)} colours."
-        )
-    summaries = summarise(map(read_record, results["runs"]), arms=results["arms"])
+    arms, summaries = results.settings.arms, results.summaries
+    if len(arms) > len(COLOURS):
+        raise ValueError(f"{folder} has {len(arms)} arms, and there are {len(COLOURS)} colours.")
     figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
     low, high = range_of_interest(summaries)
     everything = True
-    for (arm, look), colour in zip(looks_of(results["arms"]).items(), COLOURS, strict=False):
+    for (arm, look), colour in zip(looks_of(arms).items(), COLOURS, strict=False):
         rows = sorted((row for row in summaries if row.arm == arm), key=lambda row: row.length)
         rows = [row for row in rows if row.metric is not None]
         costs = np.array([row.samples_forwarded / 1000 for row in rows])
@@ -59,9 +56,9 @@ def draw(folder: Path, picture: Path) -> None:
         )  # fmt: skip
     if not everything:
         axis.set_ylim(low, high)
-    if not results["higher_is_better"]:
+    if not results.settings.higher_is_better:
         axis.invert_yaxis()  # up is better in every figure
-    axis.set(xlabel="sample passes, thousands", ylabel=f"test {results['metric']}")
+    axis.set(xlabel="sample passes, thousands", ylabel=f"test {results.settings.metric}")
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, loc="lower right")
     picture.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from figure import draw, is_current
 from screens import screen_tables
@@ -27,7 +26,7 @@ from tables import (
     table,
 )
 
-from infobatch.lab.compare.results import read_results
+from infobatch.lab.compare.results import Results, read_results
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "benchmarks" / "results"
@@ -82,7 +81,7 @@ def figures() -> Iterator[tuple[Path, Path]]:
             yield folder, PICTURES / f"{'frontier' if study == DEMO else study.name}.png"
 
 
-def curves(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def curves(folder: str) -> Iterator[tuple[str, str, Results]]:
     """Each stored comparison with lengths: its name, its page, which is in ``folder``, and its results."""
     for study in STUDIES:
         if study.has_curve and (STORED / study.name / "results.json").exists():
@@ -90,13 +89,13 @@ def curves(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield name, f"{folder}{study.name}.md", read_results(STORED / study.name)
 
 
-def timed_curves() -> Iterator[tuple[str, str, dict[str, Any]]]:
+def timed_curves() -> Iterator[tuple[str, str, Results]]:
     """Those without runs of another study, which were made at another time, perhaps on another machine."""
     follow_ups = {f"{study.name}.md" for study in STUDIES if study.reuses}
     return (row for row in curves("") if row[1] not in follow_ups)
 
 
-def frontiers(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def frontiers(folder: str) -> Iterator[tuple[str, str, Results]]:
     """Those of them that are a row of the README's table."""
     headlines = {study.headline for study in STUDIES if study.headline}
     return (row for row in curves(folder) if row[0] in headlines)
@@ -105,11 +104,11 @@ def frontiers(folder: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
 def demo_block() -> str:
     """What was compared and what it says, then a row for each arm."""
     results = read_results(STORED / DEMO.name)
-    ((train, test),) = {(run["num_samples"], run["num_test"]) for run in results["runs"]}
-    count = len(results["seeds"])
+    ((train, test),) = {(run.num_samples, run.num_test) for run in results.runs}
+    count = len(results.settings.seeds)
     made = how_it_was_made(results)
     lines = [
-        f"`infobatch demo --seeds {count}`, and the pruned arms also for {max(results['lengths']):g} × the epochs, added when the others had been seen: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
+        f"`infobatch demo --seeds {count}`, and the pruned arms also for {max(results.settings.lengths):g} × the epochs, added when the others had been seen: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
         f"test images; {made[0].lower()}{made[1:]} The decision:",
         "",
         f"> {finding(results)}",
@@ -131,7 +130,7 @@ def screens_block() -> str:
 def study_page(study: Study) -> str:
     """A whole page."""
     results = read_results(STORED / study.name)
-    has_subsets = any(map(is_coreset, results["arms"]))
+    has_subsets = any(map(is_coreset, results.settings.arms))
     subsets = [*coreset_table(results, study.paper), ""] if has_subsets else []
     lines = [f"# {study.title}", "", study.says, ""]
     if study.has_curve:
@@ -144,7 +143,7 @@ def study_page(study: Study) -> str:
         *subsets,
         how_it_was_made(results),
         "",
-        f"Repeat it: `{results['command']}`. Raw data: `benchmarks/results/{study.name}/results.json`, in "
+        f"Repeat it: `{results.settings.command}`. Raw data: `benchmarks/results/{study.name}/results.json`, in "
         "[this format](../results-schema.md).",
     ]
     return "\n".join(lines) + "\n"

@@ -14,8 +14,8 @@ import argparse
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from studies import STUDIES, Study, study_of
 
@@ -29,9 +29,10 @@ from infobatch.lab.compare.results import (
     tried_rates,
     write_results,
 )
+from infobatch.lab.files import from_json, to_json
 from infobatch.lab.run.arms import parse_arms
-from infobatch.lab.run.result import RESULT_FILE
-from infobatch.lab.stats.records import FULL_LENGTH
+from infobatch.lab.run.result import write_result
+from infobatch.lab.stats.runs import FULL_LENGTH, Record
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "benchmarks" / "results"
@@ -74,17 +75,17 @@ def store(study: Study, out: Path) -> None:
     if not (out / "results.json").exists():
         return
     results = read_results(out)
-    first = min(results["seeds"])
-    runs = [run if run["seed"] == first else without_history(run) for run in results.pop("runs")]
-    del results["schema"]
+    first = min(results.settings.seeds)
+    runs = (run if run.seed == first else without_history(run) for run in results.runs)
     # As a reader would type it: the study's command, not this script's with its folders.
-    results["command"] = f"python benchmarks/evidence/run.py {study.name}"
+    command = f"python benchmarks/evidence/run.py {study.name}"
+    settings = replace(results.settings, command=command)
     folder = STORED / study.name
     folder.mkdir(parents=True, exist_ok=True)
-    write_results(folder, results, runs)
+    write_results(folder, replace(results, settings=settings, runs=tuple(runs)))
     tried = [without_history(run) for run in tried_rates(out)]
     if tried:
-        lines = ",\n".join(json.dumps(run, allow_nan=False) for run in tried)
+        lines = ",\n".join(json.dumps(to_json(run), allow_nan=False) for run in tried)
         write_atomically(folder / GRID_FILE, lambda path: path.write_text(f"[\n{lines}\n]\n"))
 
 
@@ -105,28 +106,29 @@ def restore_runs(study: Study, stored: Path, out: Path) -> None:
     arms = {arm.name for arm in parse_arms(study.arms)}
     lengths = parse_lengths(study.lengths)
     folders = {
-        run_folder(out, run["arm"], run["seed"], length=run["length"]): run
-        for run in read_results(stored)["runs"]
-        if run["arm"] in arms and run["length"] in lengths and run["seed"] < study.seeds
+        run_folder(out, run.arm, run.seed, length=run.length): run
+        for run in read_results(stored).runs
+        if run.arm in arms and run.length in lengths and run.seed < study.seeds
     }
     if (stored / GRID_FILE).exists():
-        for run in json.loads((stored / GRID_FILE).read_text()):
-            if run["arm"] in arms:
-                rate = run["settings"]["learning_rate"]
-                folders[sweep_folder(out, run["arm"], rate, run["seed"])] = run
+        for stored_run in json.loads((stored / GRID_FILE).read_text()):
+            run = from_json(Record, stored_run)
+            if run.arm in arms:
+                rate = run.settings["learning_rate"]
+                folders[sweep_folder(out, run.arm, rate, run.seed)] = run
     for folder, run in folders.items():
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / RESULT_FILE).write_text(json.dumps(run, allow_nan=False))
+        write_result(folder, run)
 
 
-def without_history(run: dict[str, Any]) -> dict[str, Any]:
-    return {**run, "history": []}
+def without_history(run: Record) -> Record:
+    return replace(run, history=())
 
 
 def finished(study: Study) -> int:
     """How many runs are stored or in the output's folder, those of the grid not counted."""
     stored = STORED / study.name
-    in_store = len(read_results(stored)["runs"]) if (stored / "results.json").exists() else 0
+    in_store = len(read_results(stored).runs) if (stored / "results.json").exists() else 0
     return max(len(finished_runs(OUTPUT / study.name)), in_store)
 
 

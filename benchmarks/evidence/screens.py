@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from infobatch.lab.stats.frontier import Frontier, Point, frontier
-from infobatch.lab.stats.measurements import Measurement
-from infobatch.lab.stats.outcome import signed
+from infobatch.lab.stats.intervals import signed
+from infobatch.lab.stats.pairing import Measurement, PairedRuns
 
 LOSS = "cross-entropy"  # less noisy than the accuracy, which has a step per test image
 OWN_RULES = "benchmarks/screen_rules.py:"
@@ -50,7 +50,7 @@ def placed(runs: list[dict[str, Any]], quality: str, *, better: bool = True) -> 
         Measurement(run["arm"], run["length"], run["seed"], run["cost"], run[quality])
         for run in runs
     ]
-    return frontier(measured, higher_is_better=better)
+    return frontier(PairedRuns(measured, higher_is_better=better))
 
 
 def row(point: Point, accuracy: Point) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from infobatch.lab.compare.answer import headline, points
-from infobatch.lab.stats.outcome import decimals, signed
-from infobatch.lab.stats.records import read_record
-from infobatch.lab.stats.summary import Summary, mean_and_deviation, summarise
+from infobatch.lab.compare.answer import headline
+from infobatch.lab.compare.results import Results
+from infobatch.lab.stats.frontier import Point
+from infobatch.lab.stats.intervals import decimals, signed
+from infobatch.lab.stats.runs import Summary, mean_and_deviation
 
 RULES = {
     "random": "random pruning",
@@ -26,15 +26,16 @@ NAMES = {
 }
 
 
-def finding(results: dict[str, Any]) -> str:
+def finding(results: Results) -> str:
     """What a comparison says: its decision or, where one length cannot give one, the differences."""
-    if len(results["lengths"]) > 1:
+    settings = results.settings
+    if len(settings.lengths) > 1:
         return headline(results)
-    digits, unit = decimals(results["margin"]), f" {results['unit']}" if results["unit"] else ""
+    digits, unit = decimals(settings.margin), f" {settings.unit}" if settings.unit else ""
     rows = [
-        (points(results)[row.arm, row.length]["to_full"]["mean"], row)
-        for row in summarise(map(read_record, results["runs"]), arms=results["arms"])
-        if (points(results).get((row.arm, row.length)) or {}).get("to_full")
+        (point.to_full.mean, row)
+        for row in results.summaries
+        if (point := results.point(row.arm, row.length)) is not None and point.to_full is not None
     ]
     pruned = [(mean, row) for mean, row in rows if not is_coreset(row.arm)]
     of_many = len(pruned) < len(rows)  # a table of subsets has many rules, too
@@ -56,7 +57,7 @@ def best_by_saving(rows: Iterable[tuple[float, Summary]]) -> list[tuple[float, S
     return [best[saving] for saving in sorted(best)]
 
 
-def better_than_chance(results: dict[str, Any]) -> str:
+def better_than_chance(results: Results) -> str:
     """The subsets chosen before training that beat a random one at every share; empty without any."""
     by_method = coresets_by_method(results)
     if not by_method:
@@ -75,31 +76,31 @@ def better_than_chance(results: dict[str, Any]) -> str:
 
 
 def table(
-    results: dict[str, Any], *, every_length: bool = False, paper: Mapping[str, str] | None = None
+    results: Results, *, every_length: bool = False, paper: Mapping[str, str] | None = None
 ) -> list[str]:
     """A row for all data at each length, then for each arm at full length, or at each.
 
     ``paper`` has the paper's own figures by arm.
     """
-    has_curve = len(results["lengths"]) > 1
-    columns = ["training", f"test {results['metric']}", "sample passes saved"]
+    settings = results.settings
+    has_curve = len(settings.lengths) > 1
+    columns = ["training", f"test {settings.metric}", "sample passes saved"]
     columns += ["saved at equal quality"] if has_curve else []
     columns += ["in the paper"] if paper else []
     columns += ["difference from all data", "verdict"]
-    words = {(row["arm"], row["length"]): row["outcome"]["word"] for row in results["verdicts"]}
+    words = {(row.arm, row.length): row.word for row in results.conclusions.verdicts}
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
+    for row in results.summaries:
         if is_coreset(row.arm) or (row.arm != "full" and row.length < 1 and not every_length):
             continue
-        point = points(results).get((row.arm, row.length)) or {}
+        point = results.point(row.arm, row.length)
         cells = [
             name_of(row, results),
-            mean_and_deviation(row.metric, decimals(results["margin"])),
+            mean_and_deviation(row.metric, decimals(settings.margin)),
             f"{row.saved_fraction:.1%}",
         ]
         if has_curve:
-            saving = point.get("saving")
-            cells.append("–" if saving is None else saving["text"])
+            cells.append(saving(point))
         if paper:
             cells.append(paper.get(row.arm, "–"))
         cells += [difference(point, results), words.get((row.arm, row.length), "–")]
@@ -107,42 +108,44 @@ def table(
     return lines
 
 
-def headline_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]:
+def headline_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
     """A row per task, given its name, its page and its results: what each rule saves at equal quality."""
     columns = ["task", "on all data", "seeds", *RULES.values()]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name, page, results in rows:
-        summaries = summarise(map(read_record, results["runs"]), arms=results["arms"])
-        full = next(row for row in summaries if row.arm == "full" and row.length == 1)
-        metric = (
-            f"{results['metric']} {mean_and_deviation(full.metric, decimals(results['margin']))}"
-        )
+        settings = results.settings
+        full = next(row for row in results.summaries if row.arm == "full" and row.length == 1)
+        metric = f"{settings.metric} {mean_and_deviation(full.metric, decimals(settings.margin))}"
         cells = [f"[{name}]({page})", metric, str(len(finished_seeds(results)))]
         cells += [saving_of(rule, results) for rule in RULES]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def finished_seeds(results: dict[str, Any]) -> list[int]:
+def finished_seeds(results: Results) -> list[int]:
     """The seeds for which every arm is finished at every length."""
-    runs = {(run["arm"], run["length"], run["seed"]) for run in results["runs"]}
+    runs = {(run.arm, run.length, run.seed) for run in results.runs}
     cells = {(arm, length) for arm, length, _ in runs}
     return [
         seed
-        for seed in results["seeds"]
+        for seed in results.settings.seeds
         if all((arm, length, seed) in runs for arm, length in cells)
     ]
 
 
-def saving_of(rule: str, results: dict[str, Any]) -> str:
+def saving_of(rule: str, results: Results) -> str:
     """What the first arm with a rule saves at equal quality, trained for all epochs; – if it has no runs yet."""
-    arm = next((arm for arm in results["arms"] if arm.partition(":")[0] == rule), None)
-    saving = (points(results).get((arm, 1.0)) or {}).get("saving")
-    return "–" if saving is None else saving["text"]
+    arm = next((arm for arm in results.settings.arms if arm.partition(":")[0] == rule), "")
+    return saving(results.point(arm, 1.0))
 
 
-def seconds_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]:
-    """Processor time saved beside sample passes saved, for each pruned arm at full length."""
+def saving(point: Point | None) -> str:
+    """The saving at equal quality, with its interval."""
+    return "–" if point is None or point.saving is None else point.saving.text
+
+
+def seconds_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
+    """Processor time saved next to sample passes saved, for each pruned arm at full length."""
     columns = [
         "task",
         "training",
@@ -153,8 +156,7 @@ def seconds_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]:
     ]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name, page, results in rows:
-        summaries = summarise(map(read_record, results["runs"]), arms=results["arms"])
-        whole = [row for row in summaries if row.length == 1 and row.cpu_seconds]
+        whole = [row for row in results.summaries if row.length == 1 and row.cpu_seconds]
         full = next(row for row in whole if row.arm == "full")
         for row in whole:
             if row is full or is_coreset(row.arm):
@@ -174,12 +176,12 @@ def seconds_table(rows: Iterable[tuple[str, str, dict[str, Any]]]) -> list[str]:
     return lines
 
 
-def time_per_pass(arm: str, results: dict[str, Any]) -> list[float]:
+def time_per_pass(arm: str, results: Results) -> list[float]:
     """Processor time saved divided by passes saved, against all data, of each seed at full length."""
-    runs = [record for record in map(read_record, results["runs"]) if record.length == 1]
-    full = {record.seed: record.cpu_seconds for record in runs if record.arm == "full"}
+    runs = [record for record in results.runs if record.length == 1]
+    full = {record.seed: record.costs.cpu_seconds for record in runs if record.arm == "full"}
     return [
-        (1 - record.cpu_seconds / full[record.seed]) / record.saved_fraction
+        (1 - record.costs.cpu_seconds / full[record.seed]) / record.saved_fraction
         for record in runs
         if record.arm == arm
     ]
@@ -189,21 +191,16 @@ def standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5
 
 
-def difference(point: dict[str, Any], results: dict[str, Any]) -> str:
+def difference(point: Point | None, results: Results) -> str:
     """The paired difference from all data at full length, with its interval."""
-    to_full = point.get("to_full")
-    if to_full is None:
+    if point is None or point.to_full is None:
         return "–"
-    digits = decimals(results["margin"])
-    mean = signed(to_full["mean"], digits)
-    if to_full["low"] is None:
-        return mean
-    return f"{mean} ({signed(to_full['low'], digits)} to {signed(to_full['high'], digits)})"
+    return point.to_full.in_words(decimals(results.settings.margin))
 
 
-def name_of(row: Summary, results: dict[str, Any]) -> str:
+def name_of(row: Summary, results: Results) -> str:
     """How a page calls an arm at a length."""
-    epochs = f"{row.length * results['epochs']:.3g} epochs"
+    epochs = f"{row.length * results.settings.epochs:.3g} epochs"
     if row.arm == "full":
         return f"all data, {epochs}"
     if row.arm == "short":
@@ -225,24 +222,26 @@ def typed(arm: str) -> str:
     return re.sub(r"scores=[^:]*/", "scores=", re.sub(r"^.*\.py:", "", arm))
 
 
-def how_it_was_made(results: dict[str, Any]) -> str:
+def how_it_was_made(results: Results) -> str:
     """Seeds, grid and margin in one line."""
-    count, stated = len(finished_seeds(results)), len(results["seeds"])
+    settings = results.settings
+    count, stated = len(finished_seeds(results)), len(settings.seeds)
     seeds = f"{count} seeds (± is their standard deviation)" if count > 1 else "one seed"
     if count < stated:
         seeds += f" of {stated}, the others not finished yet"
-    margin = f"{results['margin']:g}"
-    if unit := results["unit"]:
+    margin = f"{settings.margin:g}"
+    if unit := settings.unit:
         margin += f" {unit.removesuffix('s') if margin == '1' else unit}"
     parts = [f"{seeds}, a margin of {margin}"]
-    if results["chosen_rates"]:
-        rates = ", ".join(f"{rate:g}" for rate in results["learning_rates"])
-        at = " at full length" if results.get("rate_length") == 1 else ""
+    if settings.chosen_rates:
+        rates = ", ".join(f"{rate:g}" for rate in settings.learning_rates)
+        has_choice = len(settings.lengths) > 1
+        at = " at full length" if has_choice and settings.rate_length == 1 else ""
         parts.append(f"each arm's learning rate from {rates} by validation splits{at}")
-        edges = {min(results["learning_rates"]), max(results["learning_rates"])}
+        edges = {min(settings.learning_rates), max(settings.learning_rates)}
         at_edge = [
             f"`{typed(arm)}` {rate:g}"
-            for arm, rate in results["chosen_rates"].items()
+            for arm, rate in settings.chosen_rates.items()
             if rate in edges
         ]
         if at_edge:
@@ -250,12 +249,12 @@ def how_it_was_made(results: dict[str, Any]) -> str:
     return "; ".join(parts) + "."
 
 
-def coreset_table(results: dict[str, Any], paper: Mapping[str, str] | None = None) -> list[str]:
+def coreset_table(results: Results, paper: Mapping[str, str] | None = None) -> list[str]:
     """A row for each method of choosing a subset, a column for each share.
 
     ``paper`` has the paper's own figures by ``coreset:METHOD``.
     """
-    digits = decimals(results["margin"])
+    digits = decimals(results.settings.margin)
     by_method = coresets_by_method(results)
     shares = sorted({share for cells in by_method.values() for share in cells}, reverse=True)
     columns = [f"{float(share):.0%} of the data" for share in shares]
@@ -282,10 +281,10 @@ def coreset_table(results: dict[str, Any], paper: Mapping[str, str] | None = Non
     return lines
 
 
-def coresets_by_method(results: dict[str, Any]) -> dict[str, dict[str, Summary]]:
+def coresets_by_method(results: Results) -> dict[str, dict[str, Summary]]:
     """The rows of subsets chosen before training, by method and share."""
     by_method: dict[str, dict[str, Summary]] = {}
-    for row in summarise(map(read_record, results["runs"]), arms=results["arms"]):
+    for row in results.summaries:
         if is_coreset(row.arm):
             by_method.setdefault(method_of(row.arm), {})[share_of(row.arm)] = row
     return by_method

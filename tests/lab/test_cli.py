@@ -1,4 +1,4 @@
-"""The command line: what it lists, what it refuses, how fast its help is there."""
+"""The command line: what it lists, which mistakes it names, how fast its help is there."""
 
 import os
 import subprocess

@@ -11,7 +11,8 @@ import infobatch.lab
 LAB = Path(infobatch.lab.__file__).parent
 # Each layer imports only from those before it.
 LAYERS = [
-    {"files", "options", "smoke", "terminal", "stats"},
+    {"files", "options", "smoke", "terminal"},
+    {"stats"},
     {"datasets"},
     {"recipes"},
     {"task"},

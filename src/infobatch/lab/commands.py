@@ -1,4 +1,4 @@
-"""The commands that train or judge something."""
+"""The commands that train something, or show what was concluded from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from infobatch.lab.report.page import write_report
 from infobatch.lab.run.arms import parse_arms
 from infobatch.lab.run.scoring import score_task
 from infobatch.lab.run.writers import check_log
-from infobatch.lab.stats.records import FULL_LENGTH
+from infobatch.lab.stats.runs import FULL_LENGTH
 from infobatch.lab.task import TaskError, load_task
 from infobatch.lab.terminal import print_error
 
@@ -159,7 +159,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def check_data(folder: Path | None) -> None:
-    """Refuse a data folder that does not exist."""
+    """Raise an error if a data folder does not exist."""
     if folder is not None and not folder.is_dir():
         raise ValueError(
             f"--data got {folder}, which is not a folder. Expected the one with the data sets."
@@ -167,7 +167,7 @@ def check_data(folder: Path | None) -> None:
 
 
 def check_file(out: Path) -> None:
-    """Refuse a file of samples that cannot be written, before anything starts."""
+    """Raise an error if a file of samples cannot be written, before anything starts."""
     if out.suffix not in ENDINGS:
         raise ValueError(
             f"--out got {out}, expected a file name that ends in {', '.join(ENDINGS)}."
@@ -176,7 +176,7 @@ def check_file(out: Path) -> None:
 
 
 def check_writable(out: Path, *, folder: Path) -> None:
-    """Refuse an ``--out`` whose folder is not writable, before anything starts."""
+    """Raise an error if the folder of ``--out`` is not writable, before anything starts."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

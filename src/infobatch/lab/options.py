@@ -20,14 +20,14 @@ def parse_options(pairs: list[str]) -> dict[str, str]:
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    """Return an option's value if it is allowed, or refuse it."""
+    """Return an option's value if it is allowed, or raise an error."""
     if value not in allowed:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}.")
     return value
 
 
 def number_from(name: str, value: int, least: int, most: int | None = None) -> int:
-    """Return an option's value if it is in the range, or refuse it."""
+    """Return an option's value if it is in the range, or raise an error."""
     if value < least or (most is not None and value > most):
         limits = f">= {least}" if most is None else f"from {least} to {most:,}"
         raise ValueError(f"{name}={value} must be an integer {limits}.")

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from infobatch.lab.cli import app
-from infobatch.lab.stats.rates import TriedRate
+from infobatch.lab.stats.rates import RateSummary
 
 ROOT = Path(__file__).parents[3]
 MY_TASK = ROOT / "examples" / "my_task.py"
@@ -70,8 +70,10 @@ def test_a_comparison_leaves_results_report_and_a_table(compared):
         assert costs["optimizer_steps"] > 0
         assert costs["peak_memory_mb"] > 50
         assert run["versions"]["torch"]
-    judged = set(ARMS) - {"full", "short"}
-    assert {verdict["arm"] for verdict in results["verdicts"]} == judged, "short is full's curve"
+    compared_arms = set(ARMS) - {"full", "short"}
+    assert {verdict["arm"] for verdict in results["verdicts"]} == compared_arms, (
+        "short is full's curve"
+    )
     assert len(results["frontier"]["curve"]) == 2
     lines = printed.splitlines()
     assert results["decision"]["sentence"] in lines, "the decision, on a line of its own"
@@ -112,14 +114,14 @@ def test_the_schema_page_names_every_field(compared, comparison):
         cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
         return {name for cell in cells for name in re.findall("`(.+?)`", cell)}
 
-    def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
+    def not_json(constant):
+        raise AssertionError(f"{constant} is not JSON")
 
     def named(values):
         return {name for value in values for name in names_in(value)}
 
     texts = [(folder / "results.json").read_text() for folder in (compared[0], comparison)]
-    every = [json.loads(text, parse_constant=refuse) for text in texts]
+    every = [json.loads(text, parse_constant=not_json) for text in texts]
     elsewhere = ("runs", "verdicts", "frontier", "frontier_by_seconds", "tried_rates", "rates")
     by_itself = [
         {name: [] if name in elsewhere else result[name] for name in result} for result in every
@@ -154,7 +156,7 @@ TRIED = {
     f"tried_rates[].{name}"
     for name in ("arm", "learning_rate", "seed", "metric", "samples_forwarded", "seconds")
 }
-TRIED |= {f"rates[].{name}" for name in ("arm", *TriedRate.__dataclass_fields__)}
+TRIED |= {f"rates[].{name}" for name in RateSummary.__dataclass_fields__}
 TRIED |= {f"rate_cost.{name}" for name in ("runs", "samples_forwarded", "share", "seconds")}
 EARLIER = {"earlier[].seeds", "earlier[].word"}
 
@@ -188,10 +190,10 @@ def test_finished_runs_are_not_repeated_and_seeds_can_be_added(compared):
     results = json.loads((out / "results.json").read_text())
     assert len(results["runs"]) == 14, "all that is there, not only what was asked for last"
     assert results["arms"] == ARMS
-    refused = infobatch("compare", MY_TASK, "--smoke", "--lengths", "1", "--out", out, check=False)
-    assert refused.exit_code == 2
-    assert "task = 'fashion' there, 'my_task' here" in refused.stderr
-    assert "Choose another --out" in refused.stderr
+    failed = infobatch("compare", MY_TASK, "--smoke", "--lengths", "1", "--out", out, check=False)
+    assert failed.exit_code == 2
+    assert "task = 'fashion' there, 'my_task' here" in failed.stderr
+    assert "Choose another --out" in failed.stderr
 
 
 def test_a_smoke_run_is_not_in_the_way_of_a_real_one(tmp_path, monkeypatch):

@@ -10,13 +10,15 @@ import lab_runs
 from infobatch.lab.compare import rates
 from infobatch.lab.compare.answer import added_seeds, grid_note
 from infobatch.lab.compare.comparison import Comparison
-from infobatch.lab.compare.results import read_results
+from infobatch.lab.compare.results import Results, read_results
 from infobatch.lab.report.page import write_report
 from infobatch.lab.run.arms import parse_arms
 from infobatch.lab.run.data import data_of
 from infobatch.lab.run.process import run_once
 from infobatch.lab.run.result import read_result
 from infobatch.lab.run.settings import settings_of
+from infobatch.lab.stats.decision import Conclusions, Decision
+from infobatch.lab.stats.intervals import SeedRange
 from infobatch.lab.task import load_task
 
 TINY = Path(__file__).parents[2] / "support/tiny_task.py"
@@ -44,7 +46,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("epochs = 4", "epochs = 8", "epochs = 4 there, 8 here"),
         ("batch_size = 8", "batch_size = 16", "batch_size = 8 there, 16 here"),
@@ -55,11 +57,11 @@ def finished(tmp_path_factory):
         ("nn.Linear(4, 2)", "nn.Linear(4, 3)", "the text of the task's file has changed"),
     ],
 )
-def test_an_edited_task_is_refused_with_what_differs(finished, tmp_path, old, new, told):
+def test_an_edited_task_raises_with_what_differs(finished, tmp_path, old, new, message):
     task = edited(tmp_path / "another", old, new)
     with pytest.raises(ValueError, match="Choose another --out, or delete") as caught:
         Comparison(str(task), parse_arms("full,infobatch"), 3, finished)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(finished) in str(caught.value)
 
 
@@ -93,7 +95,7 @@ def test_a_file_that_is_edited_while_its_comparison_runs(tmp_path):
     edited(tmp_path, "epochs = 4", "epochs = 5")
     (job, *_) = comparison.jobs()
     lab_runs.make(job)
-    assert job.result["settings"]["epochs"] == 5
+    assert job.result.settings["epochs"] == 5
     with pytest.raises(ValueError, match=r"full, seed 0 .*epochs = 5 there, 4 here"):
         comparison.collect()
 
@@ -170,7 +172,7 @@ def test_a_damaged_file_is_named_with_what_to_do(finished, tmp_path, name):
     else:
         shutil.rmtree((out / name).parent)
     compare(out, "full,infobatch", 2)
-    assert len(read_results(out)["runs"]) == 4
+    assert len(read_results(out).runs) == 4
 
 
 def test_results_have_a_line_for_each_run(finished):
@@ -178,7 +180,7 @@ def test_results_have_a_line_for_each_run(finished):
     lines = (finished / "results.json").read_text().splitlines()
     (first,) = [number for number, line in enumerate(lines) if line == ' "runs": [']
     assert [json.loads(line.rstrip(","))["arm"] for line in lines[first + 1 : -2]] == [
-        run["arm"] for run in read_results(finished)["runs"]
+        run.arm for run in read_results(finished).runs
     ]
     assert lines[-2:] == [" ]", "}"]
 
@@ -235,16 +237,16 @@ def test_a_shorter_length_leaves_the_choice_of_the_rates_as_it_was(tmp_path):
     file.write_text(file.read_text().replace('"rate_length": 0.5,', ""))
     tried = {path: path.read_bytes() for path in tmp_path.glob("sweep/*/result.json")}
     results = made_with_rates(tmp_path, 1, lengths=(0.25, 1.0)).collect()
-    assert results["rate_length"] == 0.5
+    assert results.settings.rate_length == 0.5
     assert {path: path.read_bytes() for path in tmp_path.glob("sweep/*/result.json")} == tried
 
 
 @pytest.mark.usefixtures("in_this_process")
 def test_the_length_at_which_rates_are_chosen(tmp_path):
     results = made_with_rates(tmp_path / "new", 1, rate_length=1.0).collect()
-    assert results["rate_length"] == 1
+    assert results.settings.rate_length == 1
     tried = [read_result(path) for path in (tmp_path / "new/sweep").iterdir()]
-    assert {run["length"] for run in tried} == {1.0}
+    assert {run.length for run in tried} == {1.0}
     assert "on a validation split, at 1 × the epochs, with one seed" in grid_note(results)
     with pytest.raises(ValueError, match=r"rate_length = 1.0 there, 0.5 here"):
         made_with_rates(tmp_path / "new", 1, rate_length=0.5)
@@ -304,23 +306,22 @@ def test_the_rates_are_tried_at_the_shortest_length_on_a_validation_split(tmp_pa
     comparison = made_with_rates(tmp_path, 1, rate_seeds=2)
     assert comparison.chosen_rates == {"full": 0.2, "infobatch": 0.2, "random": 0.2}
     results = comparison.collect()
-    assert len(results["tried_rates"]) == 12
-    assert {run["settings"]["learning_rate"] for run in results["runs"]} == {0.2}
+    settings = results.settings
+    assert len(settings.tried_rates) == 12
+    assert {run.settings["learning_rate"] for run in results.runs} == {0.2}
     tried = [read_result(path) for path in (tmp_path / "sweep").iterdir()]
-    assert {(run["length"], run["num_samples"], run["num_test"]) for run in tried} == {
-        (0.5, 48, 12)
-    }
-    assert {run["seed"] for run in tried} == {100_000, 100_001}, "not those of the comparison"
-    cost = {(run["arm"], run["settings"]["learning_rate"], run["seed"]): run for run in tried}
+    assert {(run.length, run.num_samples, run.num_test) for run in tried} == {(0.5, 48, 12)}
+    assert {run.seed for run in tried} == {100_000, 100_001}, "not those of the comparison"
+    by_rate = {(run.arm, run.settings["learning_rate"], run.seed): run for run in tried}
     for seed in (100_000, 100_001):
-        leader = cost["infobatch", 0.2, seed]["costs"]["samples_forwarded"]
-        assert cost["random", 1e-9, seed]["settings"]["budget"] == leader
-    assert "with learning rate 0.2" in results["decision"]["sentence"]
-    assert results["rate_cost"]["runs"] == 12
-    passes = sum(run["costs"]["samples_forwarded"] for run in tried)
-    every = passes + sum(run["costs"]["samples_forwarded"] for run in results["runs"])
-    assert results["rate_cost"]["share"] == pytest.approx(passes / every)
-    assert [(row["arm"], row["learning_rate"], row["chosen"]) for row in results["rates"]] == [
+        leader = by_rate["infobatch", 0.2, seed].costs.samples_forwarded
+        assert by_rate["random", 1e-9, seed].settings["budget"] == leader
+    assert "with learning rate 0.2" in results.conclusions.decision.sentence
+    assert settings.rate_cost.runs == 12
+    passes = sum(run.costs.samples_forwarded for run in tried)
+    every = passes + sum(run.costs.samples_forwarded for run in results.runs)
+    assert settings.rate_cost.share == pytest.approx(passes / every)
+    assert [(row.arm, row.learning_rate, row.chosen) for row in settings.rates] == [
         (arm, rate, rate == 0.2) for arm in ("full", "infobatch", "random") for rate in (1e-9, 0.2)
     ]  # fmt: skip
     assert "on a validation split, at 0.5 × the epochs, with 2 seeds" in grid_note(results)
@@ -357,7 +358,7 @@ def test_how_many_seeds_choose_the_rates(tmp_path):
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_runs_with_another_rate_than_the_chosen_one_are_refused(tmp_path):
+def test_runs_with_another_rate_than_the_chosen_one_raise(tmp_path):
     comparison = made_with_rates(tmp_path, 1)
     comparison.collect()
     comparison.chosen_rates = {"full": 1e-9, "infobatch": 0.2, "random": 0.2}
@@ -377,26 +378,28 @@ def test_a_sequential_design_is_stated_first_and_kept(tmp_path):
 
 def test_seeds_are_added_while_anything_is_open(tmp_path, monkeypatch):
     """Also where an arm is to be used instead of shorter training, and may be lossless or not."""
-    more = {"low": 1, "high": 2, "text": "about 1 to 2 more seeds"}
-    instead = "use instead of shorter training"
-    decisions = [("not decided", more), (instead, more), (instead, None), ("use", None)]
+    more, instead = SeedRange(1, 2), "use instead of shorter training"
+    decisions = [
+        Decision("not decided", "", more_seeds=more),
+        Decision(instead, "", more_seeds=more),
+        Decision(instead, ""),
+        Decision("use", ""),
+    ]
     comparison = Comparison(str(TINY), parse_arms("full,infobatch"), 3, tmp_path, most_seeds=9)
-    remaining = iter(decisions)
+    settings, remaining = comparison.settings, iter(decisions)
     monkeypatch.setattr("infobatch.lab.compare.comparison.run_jobs", lambda *_, **__: None)
     monkeypatch.setattr(
-        comparison,
-        "collect",
-        lambda: {"decision": dict(zip(("kind", "more_seeds"), next(remaining), strict=True))},
+        comparison, "collect", lambda: Results(settings, Conclusions(next(remaining)), ())
     )
     results = comparison.run(at_once=1, watch=lambda *_: None)
-    assert results["decision"] == {"kind": instead, "more_seeds": None}
+    assert results.conclusions.decision == Decision(instead, "")
     assert comparison.seeds == 5
 
 
 def test_seeds_that_were_added_after_a_look_are_owned_up_to(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "out")
     assert added_seeds(read_results(out)) == ""
-    results = compare(out, "full,infobatch", 3)
-    assert results["stated_seeds"] == [2, 3]
+    assert compare(out, "full,infobatch", 3)["stated_seeds"] == [2, 3]
+    results = read_results(out)
     assert "Seeds were added after results were seen (2, then 3)." in added_seeds(results)
     assert "in 6–11% of comparisons instead of 2.5%" in added_seeds(results)

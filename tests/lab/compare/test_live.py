@@ -1,7 +1,7 @@
 """What a person sees while a comparison runs, and at its end."""
 
 import io
-import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +13,12 @@ from infobatch.lab.compare.answer import headline, notes, print_answer, results_
 from infobatch.lab.compare.comparison import Comparison
 from infobatch.lab.compare.jobs import Job
 from infobatch.lab.compare.live import LiveTable
-from infobatch.lab.compare.results import read_results, sweep_folder
+from infobatch.lab.compare.results import RateCost, read_results, sweep_folder
 from infobatch.lab.run.arms import parse_arms
+from infobatch.lab.run.result import write_result
+from infobatch.lab.stats.rates import RateSummary
+from infobatch.lab.stats.runs import Costs, Record
+from infobatch.lab.stats.verdict import Earlier
 
 MY_TASK = Path(__file__).parents[3] / "examples" / "my_task.py"
 TINY = Path(__file__).parents[2] / "support/tiny_task.py"
@@ -27,6 +31,27 @@ def small_margin(tmp_path):
     arms = parse_arms("full,infobatch")
     rates = [0.1, 0.3]
     return Comparison(str(tmp_path / "fine.py"), arms, 1, tmp_path / "out", learning_rates=rates)
+
+
+def finish(folder, metric):
+    """Leave the record of a finished run in its folder."""
+    record = Record(
+        arm="full", length=1.0, seed=100_000, settings={}, metric=metric, costs=Costs(),
+        num_samples=1, num_test=1, full_passes=1, saved_fraction=0.0, history=(), versions={},
+        hardware={}, finished_at="",
+    )  # fmt: skip
+    folder.mkdir(parents=True)
+    write_result(folder, record)
+
+
+def changed(results, *, conclusions=None, runs=None, **settings):
+    """Results in which something else was set, concluded or run."""
+    return replace(
+        results,
+        settings=replace(results.settings, **settings),
+        conclusions=replace(results.conclusions, **(conclusions or {})),
+        runs=results.runs if runs is None else runs,
+    )
 
 
 def event(epoch, metric, done):
@@ -44,9 +69,7 @@ def test_the_live_table(small_margin, monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: clock.now))
     out = small_margin.out
-    old = sweep_folder(out, "infobatch", 0.1, 100_000)
-    old.mkdir(parents=True)
-    (old / "result.json").write_text('{"metric": 0.5}')  # of an earlier command
+    finish(sweep_folder(out, "infobatch", 0.1, 100_000), 0.5)  # by an earlier command
     console = Console(file=io.StringIO(), width=200)
     shown = LiveTable(console, small_margin)
     assert shown.time_left() == "time left: not known yet"
@@ -70,8 +93,7 @@ def test_the_live_table(small_margin, monkeypatch):
     assert "learning rate 0.1, seed 100000: epoch 2/8, 0.51234 " in output
     assert "learning rate 0.3, seed 100000: epoch 1/8, 1.51234 " in output
     for job in tried:
-        job.folder.mkdir(parents=True)
-        (job.folder / "result.json").write_text('{"metric": 0.12345678}')
+        finish(job.folder, 0.12345678)
         shown.watch(small_margin, job, {"finished": True})
     assert "sweep/full-0.1-100000: accuracy 0.12346" in console.file.getvalue()
     clock.now += 10
@@ -81,12 +103,11 @@ def test_the_live_table(small_margin, monkeypatch):
 
 
 def test_as_many_decimals_as_the_margin_needs(comparison):
-    results = json.loads((comparison / "results.json").read_text())
+    results = read_results(comparison)
     assert "accuracy" in text_of(results_table(results))
-    for run, metric in zip(results["runs"], (0.2, 0.20123, 0.3, 0.4), strict=False):
-        run["metric"] = metric
-    results["runs"], results["margin"] = results["runs"][:2], 0.001
-    assert "0.20123" in text_of(results_table(results))
+    runs = tuple(replace(run, metric=0.20123) for run in results.runs[:1])
+    fine = changed(results, runs=runs, margin=0.001)
+    assert "0.20123" in text_of(results_table(fine))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
@@ -107,56 +128,61 @@ def test_nothing_is_cropped(comparison, width):
 
 
 def test_why_intervals_in_the_decision_are_wider_is_said(comparison):
-    results = json.loads((comparison / "results.json").read_text())
-    assert "intervals in the decision are" in results["level"]
-    assert results["level"] in notes(results)
-    results["seeds"] = [0]
-    assert results["level"] not in notes(results), "one seed has no intervals"
+    results = read_results(comparison)
+    level = results.conclusions.level
+    assert "intervals in the decision are" in level
+    assert level in notes(results)
+    assert level not in notes(changed(results, seeds=(0,))), "one seed has no intervals"
 
 
 def test_one_seed_shows_differences_instead_of_verdicts(comparison):
-    results = json.loads((comparison / "results.json").read_text())
+    results = read_results(comparison)
     several = text_of(results_table(results))
     assert "not decided" in several or "lossless" in several or "worse" in several
-    results["seeds"] = [0]
+    results = changed(results, seeds=(0,))
     single = text_of(results_table(results))
     assert "not decided" not in single
     assert not [line for line in notes(results) if line.startswith("infobatch: ")]
 
 
 def test_a_control_says_whose_cost_it_has_beside_a_third_arm(comparison):
-    results = json.loads((comparison / "results.json").read_text())
+    results = read_results(comparison)
     assert "random*" not in text_of(results_table(results)), "infobatch is the only other one"
-    results["arms"].append("quantile")
+    results = changed(results, arms=(*results.settings.arms, "quantile"))
     assert "random*" in text_of(results_table(results))
     assert "* random has the same cost as infobatch." in notes(results)
 
 
 def test_a_verdict_that_changed_is_told(comparison):
-    results = json.loads((comparison / "results.json").read_text())
-    verdict = results["verdicts"][-1]
-    verdict["earlier"] = [{"seeds": 3, "word": "lossless"}]
-    assert verdict["length"] == 1.0
-    (line,) = [line for line in notes(results) if line.startswith(f"{verdict['arm']}: ")]
+    results = read_results(comparison)
+    *others, last = results.conclusions.verdicts
+    verdict = replace(last, earlier=(Earlier(3, "lossless"),))
+    assert verdict.length == 1.0
+    results = changed(results, conclusions={"verdicts": (*others, verdict)})
+    (line,) = [line for line in notes(results) if line.startswith(f"{verdict.arm}: ")]
     assert line.endswith("changed as seeds were added; it was “lossless” with 3 seeds.")
 
 
 def with_rates(results, chosen, *, seeds=3, behind=0.0):
     """Results after a grid of three rates, of which these are the chosen ones."""
     grid = [0.1, 0.2, 0.4]
-    rates = [
-        {
-            "arm": arm, "learning_rate": rate, "count": seeds, "mean": 80.0, "sd": 0.1,
-            "behind": behind if rate == chosen[arm] else 0.5, "standard_error": 0.1,
-            "tied": rate == chosen[arm], "chosen": rate == chosen[arm],
-        }
+    rates = tuple(
+        RateSummary(
+            arm, rate, seeds, 80.0, 0.1, behind if rate == chosen[arm] else 0.5, 0.1,
+            tied=rate == chosen[arm], chosen=rate == chosen[arm],
+        )
         for arm in chosen
         for rate in grid
-    ]  # fmt: skip
-    cost = {"runs": 36, "samples_forwarded": 90, "share": 0.2, "seconds": 1.0}
-    tried = [{"arm": "full", "learning_rate": 0.1, "seed": 100_000, "metric": 80.0}]
-    results |= {"learning_rates": grid, "rate_seeds": seeds, "rates": rates, "rate_cost": cost}
-    return results | {"tried_rates": tried, "chosen_rates": chosen}
+    )  # fmt: skip
+    return changed(
+        results,
+        learning_rates=tuple(grid),
+        rate_seeds=seeds,
+        rate_length=0.5,
+        rates=rates,
+        rate_cost=RateCost(runs=36, samples_forwarded=90, share=0.2, seconds=1.0),
+        chosen_rates=chosen,
+    )
 
 
 def grid_line(results):
@@ -165,7 +191,7 @@ def grid_line(results):
 
 
 def test_what_the_choice_of_rates_cost_and_how_it_was_made(comparison):
-    results = json.loads((comparison / "results.json").read_text())
+    results = read_results(comparison)
     line = grid_line(with_rates(results, {"full": 0.2}))
     assert line == (
         "Learning rates 0.1, 0.2, 0.4 were tried for every arm on a validation split, at 0.5 × the "
@@ -179,7 +205,7 @@ def test_what_the_choice_of_rates_cost_and_how_it_was_made(comparison):
 
 
 def test_a_rate_at_the_end_of_the_grid_is_pointed_out(comparison):
-    results = json.loads((comparison / "results.json").read_text())
+    results = read_results(comparison)
     ends = {"full": 0.4, "infobatch": 0.2, "random": 0.1}
     assert grid_line(with_rates(results, ends)).endswith(
         "full, random are best at an end of the grid: a wider grid may do better."
@@ -189,24 +215,26 @@ def test_a_rate_at_the_end_of_the_grid_is_pointed_out(comparison):
 
 
 def test_without_a_grid_it_says_that_rates_were_not_tuned(comparison):
-    results = json.loads((comparison / "results.json").read_text())
+    results = read_results(comparison)
     line = (
         "Every arm was trained with the task's learning rate, 0.2, which may suit some arms better than others. "
         "With --learning-rates, each gets its best rate from the same grid."
     )
     assert line in notes(results)
-    assert line not in notes({**results, "arms": ["full"]}), "there is nothing to compare"
+    assert line not in notes(changed(results, arms=("full",))), "there is nothing to compare"
     assert line not in notes(with_rates(results, {"full": 0.2}))
 
 
 def test_seconds_of_different_machines_cannot_be_compared(comparison):
-    results = json.loads((comparison / "results.json").read_text())
+    results = read_results(comparison)
     assert not any("different machines" in line for line in notes(results))
     assert "CPU seconds" in text_of(results_table(results))
-    for run in results["runs"]:
-        run["hardware"] |= {"processor": "Old", "threads": 1}
-    results["runs"][-1]["hardware"] |= {"processor": "New", "threads": 2}
-    results |= {"compared_seconds": None, "frontier_by_seconds": None}
+    *runs, last = (
+        replace(run, hardware={"processor": "Old", "threads": 1}) for run in results.runs
+    )
+    last = replace(last, hardware={"processor": "New", "threads": 2})
+    unknown = {"compared_seconds": None, "frontier_by_seconds": None}
+    results = changed(results, runs=(*runs, last), conclusions=unknown)
     assert (
         "Runs of the same seed were made on different machines (Old, 1 thread; New, 2 threads), so their "
         "seconds cannot be compared. Sample passes can."
@@ -215,13 +243,13 @@ def test_seconds_of_different_machines_cannot_be_compared(comparison):
 
 
 def test_advice_to_add_seeds_says_that_it_is_a_stopping_rule(comparison):
-    results = json.loads((comparison / "results.json").read_text())
-    assert any(verdict["outcome"]["more_seeds"] for verdict in results["verdicts"])
+    results = read_results(comparison)
+    assert any(verdict.more_seeds for verdict in results.conclusions.verdicts)
     (line,) = [line for line in notes(results) if "stopping rule" in line]
     assert "raises the error from 2.5% to 6–11%" in line
     assert "states --most-seeds before its first run" in line
-    results["most_seeds"] = 20
-    assert not any("stopping rule" in line for line in notes(results))
+    sequential = changed(results, most_seeds=20)
+    assert not any("stopping rule" in line for line in notes(sequential))
 
 
 def test_before_full_data_is_finished(tmp_path):

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from infobatch.lab.compare.results import read_results
+from infobatch.lab.files import to_json
 from infobatch.lab.report.details import Details, read_details
 from infobatch.lab.report.page import write_report
 from infobatch.lab.report.pictures import data_uri
-from infobatch.lab.stats.judgement import NOTHING_JUDGED, plain
-from infobatch.lab.stats.rates import judge_rates
+from infobatch.lab.stats.decision import Conclusions
+from infobatch.lab.stats.rates import summarise_rates
 from lab_runs import compare
 
 SECTIONS = ["frontier", "verdict", "cost", "pruning", "losses", "visits", "samples", "classes"]
@@ -59,11 +59,14 @@ def out(comparison, tmp_path):
     return shutil.copytree(comparison, tmp_path / "comparison")
 
 
+def stored(out):
+    return json.loads((out / "results.json").read_text())
+
+
 def change(out, edit):
-    path = out / "results.json"
-    results = json.loads(path.read_text())
+    results = stored(out)
     edit(results)
-    path.write_text(json.dumps(results))
+    (out / "results.json").write_text(json.dumps(results))
 
 
 def rewrite_details(out, edit):
@@ -98,7 +101,7 @@ def test_everything_is_there_in_order(comparison, page):
         assert sum(label.startswith(start) for label in labels) == 1, start
     assert page.tags.count("svg") == page.tags.count("figcaption") == 13
     assert page.tags.count("img") == 24, "twelve of the easiest, twelve of the hardest"
-    results = read_results(comparison)
+    results = stored(comparison)
     assert page.tags.index("h1") < page.tags.index("nav") < page.tags.index("svg")
     assert results["decision"]["sentence"].replace("`", "") in page.text.replace(" :", ":")
     assert results["gate"]["text"] in page.text
@@ -124,8 +127,8 @@ def test_values_on_hover_need_no_script(page):
 
 
 def test_the_words_of_the_page_are_those_of_the_results(comparison, page):
-    """The page judges nothing: what results.json says of an arm is in its card and its row."""
-    results = read_results(comparison)
+    """The page concludes nothing: what results.json says of an arm is in its card and its row."""
+    results = stored(comparison)
     rows = table(page, "Quality against cost")
     assert rows[0][-1] == "verdict"
     words = {(row[0].partition(" ")[0], row[1]): row[-1] for row in rows[1:]}
@@ -140,7 +143,7 @@ def test_the_words_of_the_page_are_those_of_the_results(comparison, page):
 def test_single_runs_as_csv(comparison, page):
     (address,) = [link for link in page.all("href") if link.startswith("data:text/csv")]
     rows = list(csv.DictReader(io.StringIO(base64.b64decode(address.partition(",")[2]).decode())))
-    runs = read_results(comparison)["runs"]
+    runs = stored(comparison)["runs"]
     assert len(rows) == len(runs) == 12
     for row, run in zip(rows, runs, strict=True):
         assert (row["arm"], float(row["length"]), int(row["seed"])) == (
@@ -154,7 +157,7 @@ def test_single_runs_as_csv(comparison, page):
 
 
 def test_machine_date_and_the_test_sets_size(comparison, page):
-    run = read_results(comparison)["runs"][0]
+    run = stored(comparison)["runs"][0]
     settings = page.text[page.text.index("Settings") :]
     assert run["hardware"]["processor"] in page.text
     assert f"threads {run['hardware']['threads']}" in page.text
@@ -234,15 +237,18 @@ def test_the_learning_rates_that_were_tried(out, page):
         "infobatch": {0.03: [80.123, 80.5], 0.1: [80.4, 80.3]},
     }
     tried = [
-        {"arm": arm, "learning_rate": rate, "seed": 100_000 + place, "metric": metric, "seconds": 1.0}
+        {
+            "arm": arm, "learning_rate": rate, "seed": 100_000 + place, "metric": metric,
+            "samples_forwarded": 90, "seconds": 1.0,
+        }
         for arm, grid in metrics.items()
         for rate, values in grid.items()
         for place, metric in enumerate(values)
     ]  # fmt: skip
     rates = [
-        {"arm": arm, **plain(rate)}
+        to_json(rate)
         for arm, grid in metrics.items()
-        for rate in judge_rates(grid, higher_is_better=True, usual=0.03)
+        for rate in summarise_rates(grid, arm=arm, higher_is_better=True, usual=0.03)
     ]
     cost = {"runs": 8, "samples_forwarded": 720, "share": 0.25, "seconds": 8.0}
 
@@ -334,7 +340,7 @@ def test_full_data_is_not_missing_where_only_pruned_arms_are_longer(out):
         results["runs"] += longer
 
     change(out, edit)
-    assert len(read_results(out)["runs"]) == 16
+    assert len(stored(out)["runs"]) == 16
     assert "Unfinished" not in Page(write_report(out)).text
     change(out, lambda results: results["runs"].pop())
     assert "Unfinished: 15 of 16 runs are finished" in Page(write_report(out)).text
@@ -363,7 +369,7 @@ def test_a_page_without_a_grid_says_that_rates_were_not_tuned(page):
 
 
 def test_no_run_at_all(out):
-    change(out, lambda results: results.update(runs=[], **NOTHING_JUDGED))
+    change(out, lambda results: results.update(runs=[], **to_json(Conclusions())))
     page = Page(write_report(out))
     assert "Unfinished: 0 of 12 runs" in page.text
     assert "Not decided: no run on all data is finished yet." in page.text
@@ -449,11 +455,41 @@ def test_labels_that_are_no_classes(tmp_path):
     assert read_details(tmp_path, arm="infobatch", seed=0).labels is None
 
 
-def test_results_that_are_missing_or_no_comparison(tmp_path, out):
+def test_results_that_are_missing_or_damaged(tmp_path, out):
+    """Whatever is wrong with the file, the error names the place and the remedy."""
     with pytest.raises(ValueError, match=r"There is no .*results\.json. Expected the --out folder"):
         write_report(tmp_path)
-    change(out, lambda results: results.pop("margin"))
-    with pytest.raises(ValueError, match=r"lack margin. Expected the --out folder of `infobatch"):
+    whole = stored(out)
+
+    def lack(results):
+        del results["margin"], results["seeds"]
+
+    def word(results):
+        results["verdicts"][1]["outcome"]["word"] = "good"
+
+    def number(results):
+        results["frontier"]["points"][0]["to_full"]["mean"] = "0.1"
+
+    for damage, message in (
+        (lack, r"the file lacks margin, seeds"),
+        (word, r"verdicts\[1\]\.word is 'good', expected 'lossless' or 'worse than"),
+        (number, r"frontier\.points\[0\]\.to_full\.mean is '0\.1', expected float"),
+        (lambda results: results.update(arms="full"), r"arms is 'full', expected a list"),
+        (lambda results: results.update(gate=[]), r"gate is \[\], expected an object"),
+        (lambda results: results.update(verdicts=None), r"verdicts is None, expected a list"),
+        (lambda results: results["runs"][2].pop("costs"), r"runs\[2\] lacks costs"),
+        (lambda results: results["runs"][0].update(seed=True), r"runs\[0\]\.seed is True, expect"),
+        (lambda results: results["runs"][0].update(metric=float("nan")), r"NaN is not JSON"),
+    ):
+        change(out, damage)
+        with pytest.raises(ValueError, match=rf"results\.json is damaged .*\({message}.*Delete it"):
+            write_report(out)
+        (out / "results.json").write_text(json.dumps(whole))
+    change(out, lambda results: results.update(schema=1))
+    with pytest.raises(ValueError, match=r"has schema 1, this infobatch reads 2\. Use the version"):
+        write_report(out)
+    (out / "results.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"has schema None, this infobatch reads 2"):
         write_report(out)
 
 

@@ -91,7 +91,7 @@ def test_lists():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "full,fill",
@@ -117,10 +117,10 @@ def test_lists():
         ),
     ],
 )
-def test_what_is_wrong_is_said(text, told):
+def test_what_is_wrong_is_said(text, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is compared
         parse_arms(text)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_rule_of_ones_own(tmp_path):

@@ -169,10 +169,10 @@ def test_a_folder_that_holds_a_finished_run(tmp_path):
         (("--seed", "1"), "seed = 0 there, 1 here"),
         (("--learning-rate", "0.5"), "learning_rate = 0.01 there, 0.5 here"),
     ):
-        refused = train_once(TINY, "--arm", "infobatch", *arguments, "--out", tmp_path)
-        assert refused.exit_code == 2
-        assert message in refused.stderr
-        assert "Choose another --out, or delete the folder." in refused.stderr
+        failed = train_once(TINY, "--arm", "infobatch", *arguments, "--out", tmp_path)
+        assert failed.exit_code == 2
+        assert message in failed.stderr
+        assert "Choose another --out, or delete the folder." in failed.stderr
     assert (tmp_path / "result.json").stat().st_mtime_ns == written
 
 
@@ -355,11 +355,11 @@ def test_a_run_that_ends_within_an_epoch_resumes_there(tmp_path, monkeypatch):
 
 
 def test_a_length_that_is_no_share_is_refused(tmp_path):
-    refused = train_once(TINY, "--arm", "full", "--length", "0", "--out", tmp_path)
-    assert refused.exit_code == 2
+    failed = train_once(TINY, "--arm", "full", "--length", "0", "--out", tmp_path)
+    assert failed.exit_code == 2
     assert (
         "--length got 0.0, expected a number above 0: 0.5 trains for half the epochs."
-        in refused.stderr
+        in failed.stderr
     )
 
 

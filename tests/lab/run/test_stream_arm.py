@@ -196,7 +196,7 @@ def test_short_costs_what_a_stream_did(tmp_path):
     assert abs(costs["short"] - costs["stream:keep=0.3"]) <= 8
 
 
-# What is refused.
+# What raises an error.
 
 
 def test_several_processes_are_refused(tmp_path):
@@ -251,7 +251,7 @@ def test_a_part_of_a_batch_whatever_it_is_made_of():
 
 
 def test_the_draws_are_those_of_a_stream_pruner(tmp_path):
-    """The first step, beside the loop that the documentation shows."""
+    """The first step, compared with the loop that the documentation shows."""
     run = stream_run(tmp_path)
     batch = next(iter(run.loader))
     step = run.steps.take(run.model, batch)

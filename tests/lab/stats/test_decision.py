@@ -9,15 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from measured import runs_of
+from measured import paired, runs_of
 
 import infobatch.lab.stats
-from infobatch.lab.stats.assessment import assess
-from infobatch.lab.stats.decision import decide
+from infobatch.lab.stats.decision import conclude_from, decide
 from infobatch.lab.stats.frontier import frontier
-from infobatch.lab.stats.gate import regime_gate
-from infobatch.lab.stats.sentences import Wording
-from infobatch.lab.stats.sequential import SequentialDesign
+from infobatch.lab.stats.intervals import SequentialDesign
+from infobatch.lab.stats.runs import Question
+from infobatch.lab.stats.verdict import regime_gate
 
 NOISE = np.array([-0.02, 0.01, 0.0, 0.02, -0.01])
 OTHER = np.array([0.01, -0.02, 0.02, 0.0, -0.01])
@@ -25,13 +24,13 @@ OTHER = np.array([0.01, -0.02, 0.02, 0.0, -0.01])
 FULL = runs_of("full", {0.5: 88 + NOISE, 0.75: 89.4 + OTHER, 1.0: 90 - NOISE})
 
 
-def assessed(*runs, full=FULL, margin=0.5, seeds=5, **options):
-    measurements = [run for group in (full, *runs) for run in group if run.seed < seeds]
-    return assess(measurements, margin=margin, higher_is_better=True, **options)
+def concluded(*groups, full=FULL, margin=0.5, seeds=5, **question):
+    runs = [run for group in (full, *groups) for run in group if run.seed < seeds]
+    return conclude_from(paired(runs), Question(margin, higher_is_better=True, **question))
 
 
-def sentence_of(*runs, **options):
-    return assessed(*runs, **options).decision.sentence
+def sentence_of(*groups, **question):
+    return concluded(*groups, **question).decision.sentence
 
 
 def test_use():
@@ -39,20 +38,18 @@ def test_use():
     # 89.02; and 89.95 is 0.9167 of the way from 75 to 100, at 97.3: 1 - 66 / 97.3 = 32%.
     quantile = runs_of("quantile", {1.0: 89.95 + OTHER}, cost=66)
     settings = {"quantile": "learning rate 0.2"}
-    assessment = assessed(quantile, wording=Wording(unit="points", settings=settings))
-    assert assessment.decision.sentence == (
+    conclusions = concluded(quantile, unit="points", settings=settings)
+    assert conclusions.decision.sentence == (
         "Use `quantile` with learning rate 0.2: as good as full data at 32% less compute (31–33%); "
         "shorter training at its cost loses 0.98 points."
     )
-    assert (assessment.decision.kind, assessment.decision.arm) == ("use", "quantile")
-    assert assessment.outcomes[0].word == "lossless"
-    json.dumps(dataclasses.asdict(assessment), allow_nan=False)
+    assert (conclusions.decision.kind, conclusions.decision.arm) == ("use", "quantile")
+    assert conclusions.verdicts[0].word == "lossless"
+    json.dumps(dataclasses.asdict(conclusions), allow_nan=False)
 
 
 def test_use_where_the_arm_is_better_than_full_data_or_cheaper_than_its_curve():
-    sentence = sentence_of(
-        runs_of("mean", {1.0: 90.3 + OTHER}, cost=40), wording=Wording(epochs=30)
-    )
+    sentence = sentence_of(runs_of("mean", {1.0: 90.3 + OTHER}, cost=40), epochs=30)
     assert sentence == (
         "Use `mean`: as good as full data at 60% less compute (60% or more); "
         "shorter training at its cost loses more than 2.00."
@@ -74,12 +71,12 @@ def test_use_says_where_the_arms_own_curve_reaches_full_quality():
 
 def test_the_length_is_part_of_the_advice():
     runs = runs_of("mean", {0.8: 89.9 + OTHER, 1.0: 90.0 + OTHER}, cost=66)
-    sentence = sentence_of(runs, wording=Wording(epochs=30))
+    sentence = sentence_of(runs, epochs=30)
     assert sentence.startswith("Use `mean` for 24 epochs: as good as full data at 44% less compute")
     assert sentence_of(runs).startswith("Use `mean` for 0.8 × the epochs: ")
-    sentence = sentence_of(runs, wording=Wording(epochs=3))
+    sentence = sentence_of(runs, epochs=3)
     assert sentence.startswith("Use `mean` for 2.4 epochs: "), "not the 2 that it would round to"
-    assert sentence_of(runs, wording=Wording(epochs=5)).startswith("Use `mean` for 4 epochs: ")
+    assert sentence_of(runs, epochs=5).startswith("Use `mean` for 4 epochs: ")
 
 
 def test_use_although_the_gate_is_not_clear():
@@ -91,9 +88,9 @@ def test_use_although_the_gate_is_not_clear():
 def test_train_shorter():
     full = runs_of("full", {0.5: 87 + NOISE, 0.6666: 90 + OTHER, 1.0: 90.3 - NOISE})
     mean = runs_of("mean", {1.0: 89.5 + OTHER}, cost=66.66)
-    assessment = assessed(mean, full=full, margin=1.0, wording=Wording(unit="points", epochs=30))
-    assert assessment.decision.kind == "train shorter"
-    assert assessment.decision.sentence == (
+    conclusions = concluded(mean, full=full, margin=1.0, unit="points", epochs=30)
+    assert conclusions.decision.kind == "train shorter"
+    assert conclusions.decision.sentence == (
         "`mean` is lossless against full data, but shorter training is better by 0.50 points at "
         "the same cost: train 20 epochs instead of 30."
     )
@@ -103,9 +100,9 @@ def test_train_shorter():
 
 def test_shorten_first():
     full = runs_of("full", {0.5: 89.95 + NOISE, 1.0: 90 + OTHER})
-    assessment = assessed(runs_of("mean", {1.0: 91 + OTHER}, cost=66), full=full)
-    assert assessment.decision.kind == "shorten first"
-    assert assessment.decision.sentence == (
+    conclusions = concluded(runs_of("mean", {1.0: 91 + OTHER}, cost=66), full=full)
+    assert conclusions.decision.kind == "shorten first"
+    assert conclusions.decision.sentence == (
         "Training is longer than it needs to be: all data for 0.5 × the epochs is as good. "
         "Shorten it first; this run cannot judge pruning."
     )
@@ -114,15 +111,15 @@ def test_shorten_first():
 def test_use_instead_of_shorter_training():
     """Above the curve, but a loss by more than the margin: what the frontier is for."""
     mean = runs_of("mean", {1.0: 89.4 + OTHER}, cost=60)
-    assessment = assessed(mean, wording=Wording(unit="points", epochs=40))
-    assert assessment.decision.kind == "use instead of shorter training"
-    assert assessment.decision.sentence == (
+    conclusions = concluded(mean, unit="points", epochs=40)
+    assert conclusions.decision.kind == "use instead of shorter training"
+    assert conclusions.decision.sentence == (
         "Use `mean` instead of shorter training: for 40 epochs it is as good as all data for 30 "
         "epochs, at 20% less compute (20–20%). It is not as good as all data for 40 epochs: −0.60 "
         "points (−0.62 to −0.58) at 40% less compute, where the margin is 0.5. For that quality keep "
         "all data."
     )
-    assert (assessment.decision.leans, assessment.decision.more_seeds) == (None, None)
+    assert (conclusions.decision.leans, conclusions.decision.more_seeds) == (None, None)
     sentence = sentence_of(mean)
     assert "for 1 × the epochs it is as good as all data for 0.75 × the epochs, at 20%" in sentence
     assert "It is not as good as full data at full length: −0.60 (" in sentence
@@ -131,7 +128,7 @@ def test_use_instead_of_shorter_training():
 def test_use_instead_of_shorter_training_while_it_is_open_whether_it_is_lossless():
     mean = runs_of("mean", {1.0: 89.8 + 20 * OTHER}, cost=50)
     settings = {"mean": "learning rate 0.2"}
-    decision = assessed(mean, wording=Wording("points", settings, 40)).decision
+    decision = concluded(mean, unit="points", settings=settings, epochs=40).decision
     assert (decision.kind, decision.leans) == ("use instead of shorter training", "use")
     assert decision.sentence == (
         "Use `mean` with learning rate 0.2 instead of shorter training: for 40 epochs it is as good as "
@@ -139,7 +136,7 @@ def test_use_instead_of_shorter_training_while_it_is_open_whether_it_is_lossless
         "for 40 epochs is not decided: −0.20 points (−0.59 to +0.19) at 50% less compute, where the "
         f"margin is 0.5. It leans towards yes; deciding would take {decision.more_seeds.text}."
     )
-    low = assessed(runs_of("mean", {1.0: 89.4 + 20 * OTHER}, cost=50)).decision
+    low = concluded(runs_of("mean", {1.0: 89.4 + 20 * OTHER}, cost=50)).decision
     assert (low.kind, low.leans) == ("use instead of shorter training", "keep full data")
     assert "It leans towards no; " in low.sentence
     above = runs_of("mean", {1.0: 90.2 + 40 * OTHER}, cost=50)
@@ -151,7 +148,7 @@ def test_use_instead_of_shorter_training_while_it_is_open_whether_it_is_lossless
 def test_what_is_sure_of_one_arm_is_said_before_what_is_open_of_another():
     sure = runs_of("sure", {1.0: 89.3 + OTHER}, cost=50)
     perhaps = runs_of("perhaps", {1.0: 89.8 + 20 * OTHER}, cost=90)
-    decision = assessed(perhaps, sure).decision
+    decision = concluded(perhaps, sure).decision
     assert (decision.kind, decision.arm) == ("use instead of shorter training", "sure")
     assert decision.sentence.startswith("Use `sure` instead of shorter training: for 1 × the")
     assert "Not decided: `perhaps` is −0.20 (" in decision.sentence
@@ -160,7 +157,7 @@ def test_what_is_sure_of_one_arm_is_said_before_what_is_open_of_another():
 
 def test_keep_full_data():
     mean = runs_of("mean", {1.0: 89.0 + OTHER}, cost=66)
-    assert sentence_of(mean, wording=Wording(unit="points")) == (
+    assert sentence_of(mean, unit="points") == (
         "Keep all data: no arm is as good at less compute. The best, `mean`, is −1.00 points "
         "(−1.02 to −0.98) against full data at 34% less compute; shorter training at that cost "
         "loses 0.98 points."
@@ -172,8 +169,8 @@ def test_keep_full_data():
 
 def test_not_decided_whether_lossless():
     mean = runs_of("mean", {1.0: 89.8 + 20 * OTHER}, cost=88)
-    assessment = assessed(mean, wording=Wording(unit="points"))
-    decision = assessment.decision
+    conclusions = concluded(mean, unit="points")
+    decision = conclusions.decision
     assert (decision.kind, decision.leans, decision.arm) == ("not decided", "use", "mean")
     assert decision.sentence.startswith(
         "Not decided: `mean` is −0.20 points (−0.59 to +0.19) against"
@@ -186,38 +183,36 @@ def test_not_decided_whether_lossless():
 
 def test_not_decided_whether_better_than_shorter_training():
     mean = runs_of("mean", {1.0: 89.6 + 4 * OTHER}, cost=80)
-    decision = assessed(mean).decision
+    decision = concluded(mean).decision
     assert decision.leans == "use"
     assert decision.sentence.startswith(
         "Not decided: `mean` is as good as full data at 20% less compute, but shorter training may "
         "be, too: its saving at equal quality is "
     )
-    behind = assessed(runs_of("mean", {1.0: 89.54 + 4 * OTHER}, cost=80), margin=0.6).decision
+    behind = concluded(runs_of("mean", {1.0: 89.54 + 4 * OTHER}, cost=80), margin=0.6).decision
     assert (behind.kind, behind.leans) == ("not decided", "train shorter")
     assert "leans towards shorter training" in behind.sentence
 
 
 def test_not_decided_but_leaning_towards_full_data():
-    decision = assessed(runs_of("mean", {1.0: 89.4 + 20 * OTHER}, cost=74)).decision
+    decision = concluded(runs_of("mean", {1.0: 89.4 + 20 * OTHER}, cost=74)).decision
     assert (decision.kind, decision.leans) == ("not decided", "keep full data")
     assert "It leans towards keeping all data" in decision.sentence
 
 
 def test_more_compute_than_full_data_is_said():
-    decision = assessed(runs_of("mean", {1.0: 90.02 + 20 * OTHER}, cost=110)).decision
+    decision = concluded(runs_of("mean", {1.0: 90.02 + 20 * OTHER}, cost=110)).decision
     assert "is as good as full data at 10% more compute, but" in decision.sentence
 
 
 def test_one_seed():
-    assessment = assessed(
-        runs_of("mean", {1.0: [89.9]}, cost=66), seeds=1, wording=Wording(unit="points")
-    )
-    assert assessment.decision.sentence == (
+    conclusions = concluded(runs_of("mean", {1.0: [89.9]}, cost=66), seeds=1, unit="points")
+    assert conclusions.decision.sentence == (
         "Not decided: there is one seed. On it, `mean` was 0.12 points worse than full data at 34% "
         "less compute; shorter training at that cost lost 1.00 points. One seed cannot tell this "
         "from chance; 5 usually can."
     )
-    assert (assessment.decision.kind, assessment.decision.leans) == ("not decided", "use")
+    assert (conclusions.decision.kind, conclusions.decision.leans) == ("not decided", "use")
     full = runs_of("full", {0.5: [89.9], 1.0: [90.0]})
     sentence = sentence_of(runs_of("mean", {1.0: [89.9]}, cost=66), full=full)
     assert (
@@ -227,14 +222,14 @@ def test_one_seed():
 
 def test_two_seeds_decide_nothing():
     for quality in (90.0, 80.0):
-        assessment = assessed(runs_of("mean", {1.0: [quality] * 2}, cost=66), seeds=2)
-        assert assessment.decision.kind == "not decided"
-    assert assessment.decision.leans == "keep full data"
-    assert assessment.decision.sentence.startswith(
+        conclusions = concluded(runs_of("mean", {1.0: [quality] * 2}, cost=66), seeds=2)
+        assert conclusions.decision.kind == "not decided"
+    assert conclusions.decision.leans == "keep full data"
+    assert conclusions.decision.sentence.startswith(
         "Not decided: there are two seeds. On average, `mean` was 10.00 worse than full data at 34% "
         "less compute; shorter training at that cost lost 0.9"
     )
-    assert assessment.decision.sentence.endswith(
+    assert conclusions.decision.sentence.endswith(
         "Two seeds cannot tell this from chance; 5 usually can."
     )
 
@@ -248,14 +243,14 @@ def test_nothing_to_decide():
 
 
 def test_full_data_alone_is_told_whether_it_trains_longer_than_it_needs_to():
-    decision = assessed().decision
+    decision = concluded().decision
     assert decision.kind == "not decided"
     assert decision.sentence == (
         "Training is not longer than it needs to be: full data for 0.5 × the epochs loses 2.00 "
         "(1.96 to 2.04), more than the margin."
     )
     flat = runs_of("full", {0.5: 90 + NOISE, 1.0: 90 + OTHER})
-    decision = assessed(full=flat).decision
+    decision = concluded(full=flat).decision
     assert decision.kind == "shorten first"
     assert decision.sentence.startswith(
         "Training is longer than it needs to be: all data for 0.5 ×"
@@ -265,19 +260,19 @@ def test_full_data_alone_is_told_whether_it_trains_longer_than_it_needs_to():
 def test_controls_are_shown_and_not_recommended():
     random = runs_of("random", {1.0: 89.95 + OTHER}, cost=50)
     mean = runs_of("mean", {1.0: 89.95 + OTHER}, cost=66)
-    assessment = assessed(random, mean, controls=["random"])
-    assert assessment.decision.arm == "mean"
-    assert [point.arm for point in assessment.frontier.points] == ["random", "mean"]
-    assert assessment.simultaneous.confidence == 0.95, "one candidate, nothing to share"
-    assert assessed(random, mean).decision.arm == "random"
+    conclusions = concluded(random, mean)
+    assert conclusions.decision.arm == "mean"
+    assert [point.arm for point in conclusions.frontier.points] == ["random", "mean"]
+    assert "share that error" not in conclusions.level, "one candidate, nothing to share"
+    same = [dataclasses.replace(run, arm="another") for run in random]
+    assert concluded(same, mean).decision.arm == "another", "if it were not a control"
 
 
 def test_level_is_stated():
     arms = [runs_of(arm, {0.5: 89 + OTHER, 1.0: 90 + OTHER}, cost=66) for arm in ("a", "b")]
-    assessment = assessed(*arms)
-    assert assessment.simultaneous.confidence == pytest.approx(1 - 0.05 / 4)
-    assert assessment.frontier.confidence == 0.95
-    assert assessment.level == (
+    conclusions = concluded(*arms)
+    assert conclusions.frontier.confidence == 0.95
+    assert conclusions.level == (
         "If no arm is worth using, the decision is “Use” in at most 2.5% of all comparisons. "
         "The 4 pairs of arm and length share that error, so intervals in the decision are 98.75% "
         "intervals, wider than those of each pair by itself elsewhere. Intervals are over seeds, not over test items."
@@ -287,13 +282,13 @@ def test_level_is_stated():
 def test_a_design_widens_every_interval():
     mean = runs_of("mean", {1.0: 89.95 + OTHER}, cost=66)
     design = SequentialDesign(most=10)
-    usual, looking = assessed(mean), assessed(mean, design=design)
+    usual, looking = concluded(mean), concluded(mean, most_seeds=10)
     assert looking.frontier.confidence == design.confidence()
     assert looking.frontier.points[0].saving.low < usual.frontier.points[0].saving.low
     assert looking.gate.loss.low < usual.gate.loss.low
     assert "at all looks with up to 10 seeds together" in looking.level
     with pytest.raises(ValueError, match="There are 5 seeds, but"):
-        assessed(mean, design=SequentialDesign(most=4))
+        concluded(mean, most_seeds=4)
 
 
 @pytest.mark.parametrize("margin", [5.0, 0.5])
@@ -311,10 +306,11 @@ def test_lucky_winners(margin):
         runs = runs_of("full", full)
         for arm in ("a", "b"):
             runs += runs_of(arm, {0.7: 86 + next(noise), 1.0: 90 + next(noise)})
-        gate = regime_gate(runs, margin=margin, higher_is_better=True)
+        pairs, question = paired(runs), Question(margin, higher_is_better=True)
+        gate = regime_gate(pairs, margin=margin)
         for confidence in wrong:
-            placed = frontier(runs, higher_is_better=True, confidence=confidence)
-            wrong[confidence] += decide(placed, gate, margin=margin).kind.startswith("use")
+            placed = frontier(pairs, confidence=confidence)
+            wrong[confidence] += decide(placed, gate, question).kind.startswith("use")
     uncorrected, corrected = (rate / count for rate in wrong.values())
     assert corrected <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / count)
     assert uncorrected > corrected + 0.02, "without the correction, the best of four is often lucky"
@@ -331,8 +327,7 @@ def test_an_arm_above_the_curve_that_is_worse_by_the_margin_is_rarely_called_as_
         runs = runs_of("full", full)
         for arm in "abcd":
             runs += runs_of(arm, {1.0: 90 - margin + next(noise)}, cost=33)
-        assessment = assess(runs, margin=margin, higher_is_better=True)
-        kinds.append(assessment.decision.kind)
+        kinds.append(concluded(full=runs, margin=margin).decision.kind)
     assert kinds.count("use") / count <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / count)
     assert kinds.count("use instead of shorter training") / count > 0.9
 
@@ -345,7 +340,7 @@ import sys, types
 for name, path in (("infobatch", {str(stats.parent.parent)!r}), ("infobatch.lab", {str(stats.parent)!r})):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [path]
-import infobatch.lab.stats.assessment
+import infobatch.lab.stats.decision
 print(sorted({{"scipy", "torch"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

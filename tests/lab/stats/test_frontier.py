@@ -1,23 +1,20 @@
 """The frontier from measurements: savings, divergence, missing seeds, directions, error texts."""
 
 import dataclasses
-import itertools
 import json
 import math
 
 import pytest
-from measured import runs_of
+from measured import paired, runs_of
 
 from infobatch.lab.stats.frontier import frontier, quality_at
-from infobatch.lab.stats.measurements import Measurement
-from infobatch.lab.stats.saving import Saving
+from infobatch.lab.stats.pairing import Measurement
 
 FULL = runs_of("full", {0.5: [80, 82, 84], 1.0: [84, 86, 88]})
 
 
-def found(*runs, higher_is_better=True, **options):
-    together = list(itertools.chain(*runs))
-    return frontier(together, higher_is_better=higher_is_better, **options)
+def found(*groups, higher_is_better=True):
+    return frontier(paired(*groups, higher_is_better=higher_is_better))
 
 
 def only(*runs, **options):
@@ -92,21 +89,6 @@ def test_a_curve_that_is_not_monotone():
     assert saving.high > 1 - 25 / 75, "all of the flat stretch is within the interval"
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "text"),
-    [
-        (0.27, 0.4, "34% (27–40%)"),
-        (-0.052, 0.4, "34% (−5% to 40%)"),
-        (-0.003, 0.4, "34% (0–40%)"),
-        (0.27, None, "34% (27% or more)"),
-        (None, 0.4, "34% (40% or less)"),
-        (None, None, "34%"),
-    ],
-)
-def test_savings_in_words(low, high, text):
-    assert Saving(0.34, None, low, high, 0.95).text == text
-
-
 def test_quality_at_a_cost():
     curve = found(FULL).curve
     values = [quality_at(curve, cost) for cost in (40, 50, 200 / 3, 100, 200)]
@@ -166,12 +148,6 @@ def test_one_seed_has_a_point_and_no_interval():
     assert two.saving.low < two.saving.estimate < two.saving.high
 
 
-def test_only_seeds_with_a_complete_curve_are_paired():
-    runs = [run for run in FULL if (run.seed, run.length) != (2, 0.5)]
-    point = only(runs, runs_of("mean", {1.0: [82, 84, 86]}, cost=50))
-    assert point.seeds == (0, 1)
-
-
 def test_saving_to_reach_full_quality():
     # The arm's curve 84, 88 at 30 and 60 passes 86 halfway in 1 / cost: 40. So 60% are saved.
     arm = runs_of("mean", {0.5: [82, 84, 86], 1.0: [86.1, 88, 89.9]}, cost=60)
@@ -192,18 +168,3 @@ def test_arms_keep_their_order_and_lengths_are_sorted():
     arms = runs_of("b", {1.0: [1], 0.5: [1]}) + runs_of("a", {1.0: [1]})
     points = found(FULL, arms).points
     assert [(point.arm, point.length) for point in points] == [("b", 0.5), ("b", 1.0), ("a", 1.0)]
-
-
-@pytest.mark.parametrize(
-    ("runs", "message"),
-    [
-        ([Measurement("mean", 1, 0, 1, 1)], r"There is no run of 'full'.*; got runs of: mean\."),
-        ([], r"got runs of: none\."),
-        ([Measurement("full", 1, 0, 0, 1)], r"cost of 'full', length 1, seed 0 is 0, expected"),
-        ([Measurement("full", 0, 0, 1, 1)], r"length is 0, expected a share of the epochs above 0"),
-        ([Measurement("full", 1, 0, 1, 1)] * 2, r"two runs of 'full', length 1, seed 0, expected"),
-    ],
-)
-def test_error_texts(runs, message):
-    with pytest.raises(ValueError, match=message):
-        found(runs)

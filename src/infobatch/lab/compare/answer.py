@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from infobatch.lab.stats.outcome import decimals, signed
-from infobatch.lab.stats.records import FULL, FULL_LENGTH, RANDOM, SHORT, read_record
-from infobatch.lab.stats.sequential import ERROR_WITHOUT_DESIGN
-from infobatch.lab.stats.summary import Summary, mean_and_deviation, summarise
-
-Results = Mapping[str, Any]
+from infobatch.lab.compare.results import Results
+from infobatch.lab.stats.intervals import ERROR_WITHOUT_DESIGN, decimals, signed
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, RANDOM, SHORT, Summary, mean_and_deviation
+from infobatch.lab.stats.verdict import Verdict
 
 
 def print_answer(console: Console, results: Results) -> None:
-    """Print the content of results.json, without truncation at any width or in a pipe."""
+    """Print the results, without truncation at any width or in a pipe."""
     console.print(Text(headline(results), style="bold"), soft_wrap=True)
     console.print(results_table(results))
     for line in notes(results):
@@ -28,55 +25,46 @@ def print_answer(console: Console, results: Results) -> None:
 
 def headline(results: Results) -> str:
     """The decision, in one or two sentences."""
-    decision = results["decision"]
+    decision = results.conclusions.decision
     if decision is None:
         return "Not decided: no run on all data is finished yet."
-    return str(decision["sentence"])
+    return decision.sentence
 
 
 def results_table(results: Results) -> Table:
     """Metric and cost by arm and length, the saving at equal quality, and a one-word verdict."""
-    digits = decimals(results["margin"])
-    several = len(results["seeds"]) > 1
-    seconds = results["compared_seconds"]
+    settings, conclusions = results.settings, results.conclusions
+    digits = decimals(settings.margin)
+    several = len(settings.seeds) > 1
+    seconds = conclusions.compared_seconds
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1))
     for name, left in (
         ("arm", True),
         ("length", False),
-        (results["metric"], False),
+        (settings.metric, False),
         ("passes saved", False),
         *([(seconds.replace("cpu_", "CPU "), False)] if seconds else []),
         ("saved at equal quality", False),
         ("against full", several),
     ):
         table.add_column(name, justify="left" if left else "right", overflow="fold")
-    rows = summarise(map(read_record, results["runs"]), arms=results["arms"])
-    words = {
-        (verdict["arm"], verdict["length"]): verdict["outcome"]["word"]
-        for verdict in results["verdicts"]
-    }
-    for row in rows:
-        point = points(results).get((row.arm, row.length), {})
-        saving, to_full = point.get("saving"), point.get("to_full")
-        word = words.get((row.arm, row.length), "")
+    words = {(verdict.arm, verdict.length): verdict.word for verdict in conclusions.verdicts}
+    for row in results.summaries:
+        point = results.point(row.arm, row.length)
+        word: str = words.get((row.arm, row.length), "")
         if not several:  # a verdict takes three seeds; one seed only gives a difference
-            word = "" if to_full is None else signed(to_full["mean"], digits)
+            to_full = None if point is None else point.to_full
+            word = "" if to_full is None else signed(to_full.mean, digits)
         table.add_row(
-            Text(f"{row.arm}*" if is_matched(row, results["arms"]) else row.arm),
+            Text(f"{row.arm}*" if is_matched(row, settings.arms) else row.arm),
             f"{row.length:g}",
             mean_and_deviation(row.metric, digits),
             f"{row.saved_fraction:.1%}",
             *([f"{getattr(row, seconds):.1f}"] if seconds else []),
-            "" if saving is None else saving["text"],
+            "" if point is None or point.saving is None else point.saving.text,
             word,
         )
     return table
-
-
-def points(results: Results) -> dict[tuple[str, float], Mapping[str, Any]]:
-    """The frontier's points by arm and length; empty until full data has a curve."""
-    frontier = results["frontier"] or {"points": []}
-    return {(point["arm"], point["length"]): point for point in frontier["points"]}
 
 
 def is_matched(row: Summary, arms: Sequence[str]) -> bool:
@@ -90,11 +78,12 @@ def _has_third(arms: Sequence[str]) -> bool:
 
 def matched_note(results: Results) -> str:
     """Whose cost the controls have, if they are shown next to a third arm; else empty."""
-    matched = [arm for arm in results["arms"] if arm in (SHORT, RANDOM)]
-    if not matched or not _has_third(results["arms"]):
+    arms = results.settings.arms
+    matched = [arm for arm in arms if arm in (SHORT, RANDOM)]
+    if not matched or not _has_third(arms):
         return ""
     verb = "has" if len(matched) == 1 else "have"
-    return f"{' and '.join(matched)} {verb} the same cost as {results['leader']}."
+    return f"{' and '.join(matched)} {verb} the same cost as {results.settings.leader}."
 
 
 def matched_name(row: Summary, arms: Sequence[str]) -> str:
@@ -104,33 +93,33 @@ def matched_name(row: Summary, arms: Sequence[str]) -> str:
 
 def notes(results: Results) -> list[str]:
     """Further notes: the gate, verdicts at full length, the level, the grid's cost."""
+    conclusions = results.conclusions
     lines = []
-    gate, decision = results["gate"], results["decision"]
-    if gate is not None and decision["sentence"] != gate["text"]:
-        lines.append(gate["text"])
-    several = len(results["seeds"]) > 1
+    if conclusions.gate is not None and conclusions.gate.text != headline(results):
+        lines.append(conclusions.gate.text)
+    several = len(results.settings.seeds) > 1
     lines += [
-        f"{row['arm']}: {row['outcome']['text']}{flips(row)}"
-        for row in results["verdicts"]
-        if row["length"] == FULL_LENGTH
+        f"{verdict.arm}: {verdict.text}{earlier_words(verdict)}"
+        for verdict in conclusions.verdicts
+        if verdict.length == FULL_LENGTH
         and several  # with one seed, the decision says all there is to say
     ]
-    if results["level"] is not None and several:
-        lines.append(results["level"])
+    if conclusions.level is not None and several:
+        lines.append(conclusions.level)
     if matched := matched_note(results):
         lines.append(f"* {matched}")
     more = (grid_note, machines_note, added_seeds, stopping_note)
     lines += [note for write in more if (note := write(results))]
-    if results["smoke"]:
+    if results.settings.smoke:
         lines.append("A smoke run: it shows that everything works, and says nothing about quality.")
     return lines
 
 
-def flips(verdict: Mapping[str, Any]) -> str:
-    """The verdicts on fewer seeds, if they were different."""
-    if not verdict["earlier"]:
+def earlier_words(verdict: Verdict) -> str:
+    """The words for fewer seeds, if they were different."""
+    if not verdict.earlier:
         return ""
-    earlier = [f"“{row['word']}” with {row['seeds']} seeds" for row in verdict["earlier"]]
+    earlier = [f"“{row.word}” with {row.seeds} seeds" for row in verdict.earlier]
     return f" The verdict has changed as seeds were added; it was {', then '.join(earlier)}."
 
 
@@ -139,48 +128,48 @@ def grid_note(results: Results) -> str:
 
     Without a grid: what that means for the comparison.
     """
-    if not results["tried_rates"]:
+    settings = results.settings
+    cost, length, seeds = settings.rate_cost, settings.rate_length, settings.rate_seeds
+    if cost is None or length is None or seeds is None:
         return _without_a_grid(results)
-    cost, seeds = results["rate_cost"], results["rate_seeds"]
-    rates = ", ".join(f"{rate:g}" for rate in results["learning_rates"])
+    rates = ", ".join(f"{rate:g}" for rate in settings.learning_rates)
     by = f"{seeds} seeds" if seeds > 1 else "one seed"
-    # Earlier versions did not store the length; it was the shortest.
-    length = results.get("rate_length") or min(results["lengths"])
     return (
         f"Learning rates {rates} were tried for every arm on a validation split, at "
         f"{length:g} × the epochs, with {by} outside the comparison: "
-        f"{cost['runs']} runs, {cost['share']:.0%} of all sample passes. {_tie_rule(results)}"
+        f"{cost.runs} runs, {cost.share:.0%} of all sample passes. {_tie_rule(results)}"
         f"{_at_the_edge(results)}"
     )
 
 
 def _without_a_grid(results: Results) -> str:
-    if len(results["arms"]) < 2:
+    if len(results.settings.arms) < 2:
         return ""
     return (
-        f"Every arm was trained with the task's learning rate, {results['learning_rate']:g}, which may suit "
+        f"Every arm was trained with the task's learning rate, {results.settings.learning_rate:g}, which may suit "
         "some arms better than others. With --learning-rates, each gets its best rate from the same grid."
     )
 
 
 def _tie_rule(results: Results) -> str:
-    if results["rate_seeds"] == 1:
+    if results.settings.rate_seeds == 1:
         return "One seed cannot tell close rates apart, so the choice is partly luck."
     return (
         "The rate with the best mean is chosen; among rates within one standard error of it, the task's own "
-        f"({results['learning_rate']:g}), or else the one nearest to the middle of the grid."
+        f"({results.settings.learning_rate:g}), or else the one nearest to the middle of the grid."
     )
 
 
 def _at_the_edge(results: Results) -> str:
     """The arms whose rate is at an end of the grid, and which might be better beyond it."""
-    ends = {min(results["learning_rates"]), max(results["learning_rates"])}
+    settings = results.settings
+    ends = {min(settings.learning_rates), max(settings.learning_rates)}
     best = {
-        row["arm"]: row["learning_rate"]
-        for row in results["rates"]
-        if row["behind"] == 0 and row["learning_rate"] in ends
+        row.arm: row.learning_rate
+        for row in settings.rates
+        if row.behind == 0 and row.learning_rate in ends
     }
-    arms = [arm for arm, rate in results["chosen_rates"].items() if best.get(arm) == rate]
+    arms = [arm for arm, rate in settings.chosen_rates.items() if best.get(arm) == rate]
     if not arms or len(ends) < 2:
         return ""
     verb = "is" if len(arms) == 1 else "are"
@@ -189,9 +178,10 @@ def _at_the_edge(results: Results) -> str:
 
 def machines_note(results: Results) -> str:
     """A note that the seconds of different machines cannot be compared; empty if they need not be."""
-    if results["decision"] is None or results["compared_seconds"] is not None:
+    conclusions = results.conclusions
+    if conclusions.decision is None or conclusions.compared_seconds is not None:
         return ""
-    machines = dict.fromkeys(read_record(run).machine for run in results["runs"])
+    machines = dict.fromkeys(run.machine for run in results.runs)
     return (
         f"Runs of the same seed were made on different machines ({'; '.join(machines)}), so their seconds "
         "cannot be compared. Sample passes can."
@@ -200,8 +190,8 @@ def machines_note(results: Results) -> str:
 
 def added_seeds(results: Results) -> str:
     """A note that adding seeds after looking at results raises the error; empty if none."""
-    stated = results["stated_seeds"]
-    if len(stated) < 2 or results["most_seeds"] is not None:
+    stated = results.settings.stated_seeds
+    if len(stated) < 2 or results.settings.most_seeds is not None:
         return ""
     return (
         f"Seeds were added after results were seen ({', then '.join(map(str, stated))}). If you "
@@ -213,11 +203,10 @@ def added_seeds(results: Results) -> str:
 
 def stopping_note(results: Results) -> str:
     """How following the advice to add seeds would affect the error; empty if there is none."""
-    open_verdicts = [
-        verdict for verdict in results["verdicts"] if verdict["outcome"]["more_seeds"] is not None
-    ]
-    fixed = results["most_seeds"] is None and len(results["seeds"]) > 1
-    if not open_verdicts or not fixed or added_seeds(results):
+    settings = results.settings
+    has_advice = any(verdict.more_seeds is not None for verdict in results.conclusions.verdicts)
+    fixed = settings.most_seeds is None and len(settings.seeds) > 1
+    if not has_advice or not fixed or added_seeds(results):
         return ""
     return (
         "Adding seeds until the answer is clear is a stopping rule, which raises the error from 2.5% "

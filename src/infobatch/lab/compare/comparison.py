@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,25 +11,30 @@ from infobatch.lab.compare.jobs import Job, run_jobs
 from infobatch.lab.compare.rates import (
     USUAL_SEEDS,
     RateSearch,
+    rate_runs,
     search_cost,
     seeds_of_choice,
-    tried_summary,
 )
 from infobatch.lab.compare.results import (
+    RESULTS_FILE,
     RUNS,
     SELECTIONS,
+    SWEEP,
+    Results,
+    Settings,
     finished_runs,
     read_results,
     run_folder,
     tried_rates,
     write_results,
 )
+from infobatch.lab.files import to_json
 from infobatch.lab.run.arms import Arm, in_order, leader_of
 from infobatch.lab.run.identity import hash_of_task, what_differs
 from infobatch.lab.run.machine import versions
 from infobatch.lab.run.settings import settings_of
-from infobatch.lab.stats.judgement import NOTHING_JUDGED, Question, judge
-from infobatch.lab.stats.records import FULL, FULL_LENGTH, SHORT, is_trained, read_record
+from infobatch.lab.stats.decision import conclude
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, SHORT, Question, Record, is_trained
 from infobatch.lab.task import Task, load_task
 
 Watch = Callable[["Comparison", Job, dict[str, Any]], None]
@@ -42,7 +47,7 @@ class Comparison:
 
     ``arms``, ``lengths`` and ``seeds`` are what is requested now; the folder may have more from
     earlier commands, and the results include all of them. Every run in a folder has the same
-    settings; differences are refused. With ``most_seeds``, seeds are added one by one until there
+    settings; a difference raises an error. With ``most_seeds``, seeds are added one by one until there
     is a decision.
 
     ``rate_seeds`` is how many seeds choose each arm's learning rate from the grid. By default it is
@@ -77,30 +82,31 @@ class Comparison:
             self.task_name, data=self.data, smoke=self.smoke, options=self.options
         )
         self._task_hash = hash_of_task(self.task_name)
-        before = read_results(self.out) if (self.out / "results.json").exists() else {}
+        is_begun = (self.out / RESULTS_FILE).exists()
+        before = read_results(self.out).settings if is_begun else None
         if self.learning_rates and self.rate_seeds is None:
-            self.rate_seeds = before.get("rate_seeds") or min(self.seeds, USUAL_SEEDS)
+            self.rate_seeds = (before and before.rate_seeds) or min(self.seeds, USUAL_SEEDS)
         if self.learning_rates and self.rate_length is None:
-            # Earlier versions did not store it; it was the shortest.
-            self.rate_length = before.get("rate_length") or min(before.get("lengths", self.lengths))
-        self._refuse_another_comparison(before)
+            lengths = self.lengths if before is None else before.lengths
+            self.rate_length = (before and before.rate_length) or min(lengths)
+        self._check_same_comparison(before)
         self._take_in(before)
         self.order = in_order(self.arms)
         self._finished()
         self._tried()
 
-    def _take_in(self, before: Mapping[str, Any]) -> None:
+    def _take_in(self, before: Settings | None) -> None:
         """Add the arms, lengths, seeds and learning rates of earlier commands for this folder."""
         runs = finished_runs(self.out)
-        asked, present = [arm.name for arm in self.arms], {run["arm"] for run in runs}
-        names = dict.fromkeys([*before.get("arms", []), *asked, *sorted(present)])
+        asked, present = [arm.name for arm in self.arms], {run.arm for run in runs}
+        names = dict.fromkeys([*(before.arms if before else ()), *asked, *sorted(present)])
         self.all_arms = [Arm(name) for name in names if name in present or name in asked]
-        self.all_lengths = sorted({*before.get("lengths", []), *self.lengths})
+        self.all_lengths = sorted({*(before.lengths if before else ()), *self.lengths})
         self._check_lengths()
-        self.all_seeds = sorted({*range(self.seeds), *(run["seed"] for run in runs)})
-        self.chosen_rates = dict(before.get("chosen_rates", {}))
-        stated = list(before.get("stated_seeds", []))
-        self.stated_seeds = stated if self.seeds in stated else [*stated, self.seeds]
+        self.all_seeds = sorted({*range(self.seeds), *(run.seed for run in runs)})
+        self.chosen_rates = dict(before.chosen_rates) if before else {}
+        stated = before.stated_seeds if before else ()
+        self.stated_seeds = stated if self.seeds in stated else (*stated, self.seeds)
         if not any(arm.name == FULL for arm in self.all_arms):
             raise ValueError(
                 f"--arms got {','.join(asked)} without full, training on all data, which every arm "
@@ -140,23 +146,23 @@ class Comparison:
             )
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """The settings that are written with the runs."""
-        tried = tried_summary(self._tried())
-        return {
+        tried = rate_runs(self._tried())
+        return Settings(
             **self._fixed,
-            "arms": [arm.name for arm in self.all_arms],
-            "lengths": self.all_lengths,
-            "seeds": self.all_seeds,
-            "stated_seeds": self.stated_seeds,
-            "leader": None if self.leader is None else self.leader.name,
-            "chosen_rates": self.chosen_rates,
-            "rates": self.rate_search().judged(tried),
-            "tried_rates": tried,
-            "rate_cost": search_cost(tried, finished_runs(self.out)),
-            "command": self.command,
-            "versions": versions(),
-        }
+            arms=tuple(arm.name for arm in self.all_arms),
+            lengths=tuple(self.all_lengths),
+            seeds=tuple(self.all_seeds),
+            stated_seeds=self.stated_seeds,
+            leader=None if self.leader is None else self.leader.name,
+            chosen_rates=self.chosen_rates,
+            rates=self.rate_search().summaries(tried),
+            tried_rates=tried,
+            rate_cost=search_cost(tried, finished_runs(self.out)),
+            command=self.command,
+            versions=versions(),
+        )
 
     @property
     def _of_every_run(self) -> dict[str, Any]:
@@ -183,42 +189,44 @@ class Comparison:
             "counts_items": self.task.counts_items,
             "higher_is_better": self.task.higher_is_better,
             "margin": self.task.margin,
-            "class_names": list(self.task.class_names),
+            "class_names": tuple(self.task.class_names),
             "most_seeds": self.most_seeds,
-            "learning_rates": list(self.learning_rates),
+            "learning_rates": tuple(self.learning_rates),
             "rate_seeds": self.rate_seeds,
             "rate_length": self.rate_length,
         }
 
-    def _refuse_another_comparison(self, before: Mapping[str, Any]) -> None:
-        differing = what_differs(before, self._fixed)
+    def _check_same_comparison(self, before: Settings | None) -> None:
+        if before is None:
+            return
+        differing = what_differs(to_json(before), to_json(self._fixed))
         if differing:
             raise ValueError(
                 f"{self.out} already holds a different comparison: {differing}. Choose another --out, or delete "
                 f"{self.out} to start again. (More seeds, arms and lengths can be added.)"
             )
 
-    def _finished(self) -> list[dict[str, Any]]:
+    def _finished(self) -> list[Record]:
         """The folder's finished runs, after checking that this comparison would make each."""
         runs = finished_runs(self.out)
-        self._refuse_other_runs(runs, self.out / RUNS)
+        self._check_same_settings(runs, self.out / RUNS)
         place = {arm.name: number for number, arm in enumerate(in_order(self.all_arms))}
         return sorted(
             runs,
-            key=lambda run: (run["seed"], place.get(run["arm"], len(place)), run["length"]),
+            key=lambda run: (run.seed, place.get(run.arm, len(place)), run.length),
         )
 
-    def _tried(self) -> list[dict[str, Any]]:
+    def _tried(self) -> list[Record]:
         """The same for the runs that tried learning rates."""
         runs = tried_rates(self.out)
-        self._refuse_other_runs(runs, self.out / "sweep")
+        self._check_same_settings(runs, self.out / SWEEP)
         return runs
 
-    def _refuse_other_runs(self, runs: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    def _check_same_settings(self, runs: Sequence[Record], folder: Path) -> None:
         differing = {
-            f"{run['arm']}, seed {run['seed']}": difference
+            f"{run.arm}, seed {run.seed}": difference
             for run in runs
-            if (difference := what_differs(run["settings"], self._wanted_like(run)))
+            if (difference := what_differs(run.settings, self._wanted_like(run)))
         }
         if differing:
             raise ValueError(
@@ -227,8 +235,8 @@ class Comparison:
                 "delete the folders of these runs to repeat them."
             )
 
-    def _wanted_like(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        return self._wanted(Arm(run["arm"]), validation=run["settings"]["validation"])
+    def _wanted_like(self, run: Record) -> dict[str, Any]:
+        return self._wanted(Arm(run.arm), validation=run.settings["validation"])
 
     def _wanted(self, arm: Arm, *, validation: bool) -> dict[str, Any]:
         """The settings that a run of an arm must have; runs of the comparison may have any length."""
@@ -296,7 +304,7 @@ class Comparison:
             arguments += ["--set", f"{name}={value}"]
         return tuple(arguments)
 
-    def run(self, *, at_once: int, watch: Watch) -> dict[str, Any]:
+    def run(self, *, at_once: int, watch: Watch) -> Results:
         """Make all missing runs, writing results.json after each; return its content."""
 
         def listen(job: Job, event: dict[str, Any]) -> None:
@@ -306,7 +314,7 @@ class Comparison:
 
         if self.learning_rates:
             self.chosen_rates |= self.rate_search().choose(at_once=at_once, listen=listen)
-            self._finished()  # refuses runs with a rate other than the chosen one
+            self._finished()  # raises an error if a run has another rate than the chosen one
         run_jobs(self.jobs(), at_once=at_once, listen=listen)
         results = self.collect()
         while self.most_seeds is not None and self._is_open(results):
@@ -316,19 +324,20 @@ class Comparison:
             results = self.collect()
         return results
 
-    def _is_open(self, results: Mapping[str, Any]) -> bool:
+    def _is_open(self, results: Results) -> bool:
+        decision = results.conclusions.decision
         assert self.most_seeds is not None
-        decision = results["decision"]
-        is_open = decision["kind"] == "not decided" or decision["more_seeds"] is not None
+        assert decision is not None, "full data has been trained"
+        is_open = decision.kind == "not decided" or decision.more_seeds is not None
         return self.seeds < self.most_seeds and is_open
 
-    def collect(self) -> dict[str, Any]:
-        """Collect all finished runs in results.json, with their judgement."""
+    def collect(self) -> Results:
+        """Collect all finished runs in results.json, with the conclusions from them."""
         finished = self._finished()
-        judgement = judge([read_record(run) for run in finished], self.question)
-        judged = NOTHING_JUDGED if judgement is None else judgement.as_dict()
-        write_results(self.out, self.settings, finished, **judged)
-        return read_results(self.out)
+        conclusions = conclude(finished, self.question)
+        results = Results(self.settings, conclusions, tuple(finished))
+        write_results(self.out, results)
+        return results
 
     @property
     def question(self) -> Question:

@@ -19,6 +19,7 @@ from queue import Empty, Queue
 from typing import IO, Any
 
 from infobatch.lab.run.result import RESULT_FILE, read_result
+from infobatch.lab.stats.runs import Record
 
 Listener = Callable[["Job", dict[str, Any]], None]
 
@@ -35,7 +36,7 @@ class Job:
     length: float = 1.0
 
     @property
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Record | None:
         """The finished run's record, or None."""
         return read_result(self.folder)
 
@@ -51,7 +52,7 @@ class Job:
         if self.leader is not None:
             leader = self.leader.result
             assert leader is not None
-            command += ["--budget", str(leader["costs"]["samples_forwarded"])]
+            command += ["--budget", str(leader.costs.samples_forwarded)]
             command += ["--leader", self.leader.arm]
         return command
 

@@ -16,8 +16,8 @@ from infobatch.lab.compare.comparison import Comparison
 from infobatch.lab.compare.jobs import Job
 from infobatch.lab.compare.results import SWEEP
 from infobatch.lab.run.result import RESULT_FILE
-from infobatch.lab.stats.outcome import decimals
-from infobatch.lab.stats.records import FULL_LENGTH
+from infobatch.lab.stats.intervals import decimals
+from infobatch.lab.stats.runs import FULL_LENGTH
 
 
 class LiveTable:
@@ -56,9 +56,11 @@ class LiveTable:
         if event.get("finished"):
             self._running.pop(job.folder, None)
             self._done += job.length
-            self._results[job.folder] = job.result or {}
+            result = job.result
+            assert result is not None, "a finished run has a result"
+            self._results[job.folder] = result
             if not self._console.is_terminal:
-                metric = self._results[job.folder].get("metric")
+                metric = result.metric
                 value = "not finite" if metric is None else f"{metric:.{self._digits}f}"
                 name = f"{job.folder.parent.name}/{job.folder.name}"
                 line = f"{name}: {comparison.task.metric} {value}"
@@ -87,7 +89,7 @@ class LiveTable:
             metrics = [
                 metric
                 for job in finished
-                if (metric := self._results[job.folder]["metric"]) is not None
+                if (metric := self._results[job.folder].metric) is not None
                 and job.length == FULL_LENGTH
             ]
             running = [

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from infobatch.lab.compare.jobs import Job, Listener, run_jobs
-from infobatch.lab.compare.results import sweep_folder
+from infobatch.lab.compare.results import RateCost, RateRun, sweep_folder
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.run.result import RESULT_FILE
-from infobatch.lab.stats.judgement import plain
-from infobatch.lab.stats.rates import judge_rates
+from infobatch.lab.stats.rates import RateSummary, summarise_rates
+from infobatch.lab.stats.runs import Record
 
 Arguments = Callable[[float, float], tuple[str, ...]]
 FIRST_SEED = 100_000  # beyond the seeds of any comparison
@@ -84,53 +83,50 @@ class RateSearch:
             jobs = [job for arm in arms for job in self.jobs(arm, chosen)]
             run_jobs(jobs, at_once=at_once, listen=listen)
             results = [result for job in jobs if (result := job.result) is not None]
-            judged = self.judged(tried_summary(results))
-            chosen |= {row["arm"]: row["learning_rate"] for row in judged if row["chosen"]}
+            summaries = self.summaries(rate_runs(results))
+            chosen |= {row.arm: row.learning_rate for row in summaries if row.chosen}
         return chosen
 
-    def judged(self, tried: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The result of each rate over the seeds, arm by arm, for results.json."""
+    def summaries(self, tried: Sequence[RateRun]) -> tuple[RateSummary, ...]:
+        """The result of each rate over the seeds, arm by arm."""
         metrics: dict[str, dict[float, list[float | None]]] = {}
         for run in tried:
-            by_rate = metrics.setdefault(run["arm"], {})
-            by_rate.setdefault(run["learning_rate"], []).append(run["metric"])
-        return [
-            {"arm": arm, **plain(rate)}
+            by_rate = metrics.setdefault(run.arm, {})
+            by_rate.setdefault(run.learning_rate, []).append(run.metric)
+        return tuple(
+            rate
             for arm, grid in metrics.items()
-            for rate in judge_rates(
-                grid, higher_is_better=self._higher_is_better, usual=self._usual
+            for rate in summarise_rates(
+                grid, arm=arm, higher_is_better=self._higher_is_better, usual=self._usual
             )
-        ]
+        )
 
 
-def tried_summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The runs of the grid, for results.json: by arm, then by ascending rate, then by seed."""
-    order = {run["arm"]: place for place, run in enumerate(runs)}
-    rows = [
-        {
-            "arm": run["arm"],
-            "learning_rate": run["settings"]["learning_rate"],
-            "seed": run["seed"],
-            "metric": run["metric"],
-            "samples_forwarded": run["costs"]["samples_forwarded"],
-            "seconds": run["costs"]["seconds"],
-        }
-        for run in runs
+def rate_runs(records: Sequence[Record]) -> tuple[RateRun, ...]:
+    """The runs of the grid: by arm, then by ascending rate, then by seed."""
+    order = {record.arm: place for place, record in enumerate(records)}
+    runs = [
+        RateRun(
+            arm=record.arm,
+            learning_rate=record.settings["learning_rate"],
+            seed=record.seed,
+            metric=record.metric,
+            samples_forwarded=record.costs.samples_forwarded,
+            seconds=record.costs.seconds,
+        )
+        for record in records
     ]
-    return sorted(rows, key=lambda row: (order[row["arm"]], row["learning_rate"], row["seed"]))
+    return tuple(sorted(runs, key=lambda run: (order[run.arm], run.learning_rate, run.seed)))
 
 
-def search_cost(
-    tried: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]
-) -> dict[str, Any] | None:
+def search_cost(tried: Sequence[RateRun], runs: Sequence[Record]) -> RateCost | None:
     """The cost of the choice, also as a share of all sample passes; None without a grid."""
     if not tried:
         return None
-    passes = sum(run["samples_forwarded"] for run in tried)
-    every = passes + sum(run["costs"]["samples_forwarded"] for run in runs)
-    return {
-        "runs": len(tried),
-        "samples_forwarded": passes,
-        "share": passes / every,
-        "seconds": sum(run["seconds"] for run in tried),
-    }
+    passes = sum(run.samples_forwarded for run in tried)
+    return RateCost(
+        runs=len(tried),
+        samples_forwarded=passes,
+        share=passes / (passes + sum(run.costs.samples_forwarded for run in runs)),
+        seconds=sum(run.seconds for run in tried),
+    )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
-from typing import Any
+from operator import attrgetter
 
 import numpy as np
 from markupsafe import Markup
@@ -12,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from infobatch.lab.report.details import Array
-from infobatch.lab.report.looks import Look, Record, shortened
+from infobatch.lab.report.looks import Look, shortened
 from infobatch.lab.report.svg import draw, hover
+from infobatch.lab.stats.runs import Epoch, Record
 
 
 def by_epoch(
     runs: Sequence[Record],
-    value: Callable[[Record], Any],
+    value: Callable[[Epoch], float | None],
     *,
     name: str,
     ylabel: str,
@@ -30,7 +30,7 @@ def by_epoch(
     curves = {
         arm: curve
         for arm in looks
-        if (curve := _curve([run for run in runs if run["arm"] == arm], value)) is not None
+        if (curve := _curve([run for run in runs if run.arm == arm], value)) is not None
     }
     if not curves:
         return None
@@ -61,17 +61,17 @@ def by_epoch(
 
 
 def _curve(
-    runs: Sequence[Record], value: Callable[[Record], Any]
+    runs: Sequence[Record], value: Callable[[Epoch], float | None]
 ) -> tuple[Array, Array, Array] | None:
     """Epochs, mean sample passes up to then, and values (runs × epochs) where any is finite."""
-    length = max((len(run["history"]) for run in runs), default=0)
+    length = max((len(run.history) for run in runs), default=0)
     values = np.full((len(runs), length), np.nan)
     samples = np.full((len(runs), length), np.nan)
     for row, run in enumerate(runs):
         passes = 0
-        for column, entry in enumerate(run["history"]):
-            number = value(entry)
-            passes += entry["samples"]
+        for column, epoch in enumerate(run.history):
+            number = value(epoch)
+            passes += epoch.samples
             samples[row, column] = passes
             values[row, column] = np.nan if number is None else number
     known = np.isfinite(values).any(0) if len(runs) else np.zeros(0, bool)
@@ -87,10 +87,10 @@ def learning_curves(
     """Metric and training loss, by epoch and by sample passes."""
     drawn = [
         by_epoch(
-            runs, itemgetter(key), name=f"{key}-{against_samples:d}",
+            runs, attrgetter(name), name=f"{name}-{against_samples:d}",
             ylabel=ylabel, looks=looks, against_samples=against_samples,
         )
-        for key, ylabel in (("metric", metric), ("train_loss", "training loss"))
+        for name, ylabel in (("metric", metric), ("train_loss", "training loss"))
         for against_samples in (False, True)
     ]  # fmt: skip
     return [figure for figure in drawn if figure is not None]
@@ -100,7 +100,7 @@ def kept_fraction(runs: Sequence[Record], *, looks: Mapping[str, Look]) -> Marku
     """The share of the data that each epoch's plan keeps."""
     return by_epoch(
         runs,
-        lambda entry: entry.get("kept_fraction"),
+        lambda epoch: epoch.kept_fraction,
         name="kept",
         ylabel="kept share of the data",
         looks=looks,
@@ -112,7 +112,7 @@ def threshold(runs: Sequence[Record], *, looks: Mapping[str, Look]) -> Markup | 
     """The score below which samples may be pruned; the highest if a rule has several."""
     return by_epoch(
         runs,
-        lambda entry: max(entry.get("thresholds") or [], default=None),
+        lambda epoch: max(epoch.thresholds, default=None),
         name="threshold",
         ylabel="threshold (score)",
         looks=looks,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from infobatch.lab.report.svg import COLOURS, DASHES, MARKERS
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

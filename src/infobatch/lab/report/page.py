@@ -1,6 +1,6 @@
 """The report of a comparison: one self-contained page without scripts or network access.
 
-It makes no judgements: they are read from results.json.
+It draws no conclusions: they are read from results.json.
 """
 
 from __future__ import annotations
@@ -24,23 +24,17 @@ from infobatch.lab.compare.answer import (
     matched_note,
     stopping_note,
 )
-from infobatch.lab.compare.results import read_results, run_folder
+from infobatch.lab.compare.results import Results, read_results, run_folder
 from infobatch.lab.report import epoch_figures, frontier_figures, sample_figures, tables
 from infobatch.lab.report.details import Details, read_details
 from infobatch.lab.report.looks import Look, looks_of
 from infobatch.lab.report.pictures import data_uri
 from infobatch.lab.run.arms import INFOBATCH, Arm
-from infobatch.lab.stats.outcome import decimals
-from infobatch.lab.stats.records import FULL, FULL_LENGTH, is_trained, read_record
-from infobatch.lab.stats.summary import Summary, summarise
+from infobatch.lab.stats.frontier import Frontier
+from infobatch.lab.stats.intervals import decimals
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, Cost, Summary, is_trained
 
 LONGEST_TEXT = 700
-REQUIRED = (
-    "task", "metric", "unit", "counts_items", "higher_is_better", "margin", "class_names", "arms",
-    "lengths", "seeds", "stated_seeds", "most_seeds", "leader", "decision", "gate", "level", "verdicts",
-    "frontier", "frontier_by_seconds", "compared_seconds", "learning_rates", "rate_seeds", "chosen_rates", "rates", "tried_rates",
-    "rate_cost", "smoke", "options", "command", "versions", "runs",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,14 +50,8 @@ class Sample:
 
 
 def write_report(out: Path) -> Path:
-    """Write ``report.html`` beside the results of a comparison, finished or not."""
+    """Write ``report.html`` next to the results of a comparison, finished or not."""
     results = read_results(out)
-    missing = [name for name in REQUIRED if name not in results]
-    if missing:
-        raise ValueError(
-            f"The results in {out} lack {', '.join(missing)}. Expected the --out folder of "
-            "`infobatch compare`; run it again, finished runs are not repeated."
-        )
     folder = out if out.is_dir() else out.parent
     page = render(results, folder)
     path = folder / "report.html"
@@ -71,25 +59,26 @@ def write_report(out: Path) -> Path:
     return path
 
 
-def render(results: Mapping[str, Any], folder: Path) -> str:
+def render(results: Results, folder: Path) -> str:
     """The page's HTML; ``folder`` contains the runs' folders."""
-    records = [read_record(run) for run in results["runs"]]
-    summaries = summarise(records, arms=results["arms"])
+    settings, summaries = results.settings, results.summaries
     cells = [
         (arm, length)
-        for arm in results["arms"]
-        for length in results["lengths"]
+        for arm in settings.arms
+        for length in settings.lengths
         if is_trained(arm, length)
     ]
     return template("report.html.jinja").render(
-        results=results,
+        settings=settings,
+        conclusions=results.conclusions,
+        runs=results.runs,
         headline=headline(results),
         tone=_tone(results),
         added_seeds=added_seeds(results),
         stopping_note=stopping_note(results),
-        wanted=len(cells) * len(results["seeds"]),
-        digits=decimals(results["margin"]),
-        margin=f"{results['margin']:g} {results['unit']}".rstrip(),
+        wanted=len(cells) * len(settings.seeds),
+        digits=decimals(settings.margin),
+        margin=f"{settings.margin:g} {settings.unit}".rstrip(),
         cards=tables.cards(results, summaries),
         rows=tables.frontier_rows(results, summaries),
         reaches=tables.reach_rows(results),
@@ -99,10 +88,9 @@ def render(results: Mapping[str, Any], folder: Path) -> str:
         machines_note=machines_note(results),
         rate_rows=tables.rate_rows(results),
         summaries=summaries,
-        extra_metrics=tables.extra_metrics(results["runs"], summaries),
-        records=records,
-        csv=tables.csv_address(records),
-        settings=tables.setting_rows(results["runs"]),
+        extra_metrics=tables.extra_metrics(results.runs, summaries),
+        csv=tables.csv_address(results.runs),
+        run_settings=tables.setting_rows(results.runs),
         machine=tables.machine_rows(results),
         **_figures(results, summaries),
         **_by_sample(results, folder),
@@ -124,23 +112,25 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def _tone(results: Mapping[str, Any]) -> str:
+def _tone(results: Results) -> str:
     """The colour of the decision: a class of the style sheet."""
-    kind = results["decision"]["kind"] if results["decision"] else "not decided"
+    decision = results.conclusions.decision
+    kind = "not decided" if decision is None else decision.kind
     tones = {"use": "lossless", "use instead of shorter training": "undecided"}
     tones["not decided"] = "undecided"
     return tones.get(kind, "worse")
 
 
-def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[str, Any]:
+def _figures(results: Results, summaries: Sequence[Summary]) -> dict[str, Any]:
     """The figures that need only results.json."""
-    runs, metric, margin = results["runs"], results["metric"], results["margin"]
-    looks = looks_of(results["arms"])
+    settings, conclusions = results.settings, results.conclusions
+    metric, margin = settings.metric, settings.margin
+    looks = looks_of(settings.arms)
     pruned = {arm: look for arm, look in looks.items() if Arm(arm).prunes}
-    longest = [run for run in runs if run["length"] == FULL_LENGTH]
-    frontiers = {"samples_forwarded": results["frontier"]}
-    if results["compared_seconds"] is not None:
-        frontiers[results["compared_seconds"]] = results["frontier_by_seconds"]
+    longest = [run for run in results.runs if run.length == FULL_LENGTH]
+    frontiers: dict[Cost, Frontier | None] = {"samples_forwarded": conclusions.frontier}
+    if conclusions.compared_seconds is not None:
+        frontiers[conclusions.compared_seconds] = conclusions.frontier_by_seconds
     return {
         "cost_figures": [
             figure
@@ -152,17 +142,10 @@ def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[s
             )
         ],
         "difference_figure": frontier_figures.differences(
-            frontier_figures.points_at_full_length(results["frontier"]),
-            margin=margin,
-            unit=results["unit"],
-            looks=looks,
+            conclusions.frontier, margin=margin, unit=settings.unit, looks=looks
         ),
         "rate_figure": frontier_figures.quality_against_rate(
-            results["rates"],
-            results["tried_rates"],
-            metric=metric,
-            margin=margin,
-            looks=looks,
+            settings.rates, settings.tried_rates, metric=metric, margin=margin, looks=looks
         ),
         "kept_figure": epoch_figures.kept_fraction(longest, looks=pruned),
         "threshold_figure": epoch_figures.threshold(longest, looks=pruned),
@@ -170,17 +153,15 @@ def _figures(results: Mapping[str, Any], summaries: Sequence[Summary]) -> dict[s
     }
 
 
-def _by_sample(results: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _by_sample(results: Results, folder: Path) -> dict[str, Any]:
     """The figures that need the folders of the full-length runs."""
-    names, looks = results["class_names"], looks_of(results["arms"])
-    longest = [run for run in results["runs"] if run["length"] == FULL_LENGTH]
+    names, looks = results.settings.class_names, looks_of(results.settings.arms)
+    longest = [run for run in results.runs if run.length == FULL_LENGTH]
     details = [
         read_details(
-            run_folder(folder, run["arm"], run["seed"], length=FULL_LENGTH),
-            arm=run["arm"],
-            seed=run["seed"],
+            run_folder(folder, run.arm, run.seed, length=FULL_LENGTH), arm=run.arm, seed=run.seed
         )
-        for run in sorted(longest, key=lambda run: (_interest(run["arm"]), run["arm"], run["seed"]))
+        for run in sorted(longest, key=lambda run: (_interest(run.arm), run.arm, run.seed))
     ]
     pictured = _first_by_arm([detail for detail in details if detail.snapshot is not None])
     shares = (sample_figures.class_shares(detail, names) for detail in pictured)

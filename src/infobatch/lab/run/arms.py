@@ -21,7 +21,7 @@ import numpy as np
 from infobatch.lab.options import value_of
 from infobatch.lab.run.coreset_spec import CoresetSpec, parse_coreset, split_coreset
 from infobatch.lab.run.identity import hash_of
-from infobatch.lab.stats.records import FULL, RANDOM, SHORT
+from infobatch.lab.stats.runs import FULL, RANDOM, SHORT
 from infobatch.lab.task import TaskError, import_file
 from infobatch.policies import POLICIES, NoPrune, Policy, RandomPrune
 from infobatch.pruner import Pruner

@@ -46,7 +46,7 @@ def split_coreset(name: str) -> tuple[str | None, str]:
 
 
 def parse_coreset(text: str) -> CoresetSpec:
-    """Read the text of a coreset, or refuse it."""
+    """Read the text of a coreset, or raise an error."""
     head, *rest = text.removeprefix(PREFIX).split(":")
     method, _, share = head.partition("@")
     if method not in METHODS:

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,10 +28,11 @@ from infobatch.files import write_atomically
 from infobatch.lab.options import parse_options
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.run.identity import hash_of_task, what_differs
-from infobatch.lab.run.result import RESULT_FILE, read_result
+from infobatch.lab.run.result import RESULT_FILE, read_result, write_result
 from infobatch.lab.run.settings import settings_of
 from infobatch.lab.run.training import Report, Run
 from infobatch.lab.run.writers import check_log, curves, open_writer
+from infobatch.lab.stats.runs import Record
 from infobatch.lab.task import Task, TaskError, load_task
 from infobatch.lab.terminal import print_error
 
@@ -135,7 +136,7 @@ def run_once(
     settings = settings_of(task, arm=arm, seed=seed, smoke=smoke, **chosen)
     finished = read_result(folder)
     if finished is not None:
-        differing = what_differs(finished["settings"], asdict(settings))
+        differing = what_differs(finished.settings, asdict(settings))
         if differing:
             raise ValueError(
                 f"{folder} already holds a finished run with different settings: {differing}. Choose another "
@@ -148,7 +149,7 @@ def run_once(
         left_by_a_kill.unlink(missing_ok=True)
     run = Run(task, settings, folder, selections=selections)
     with reporting(run, log=log, events=events) as report:
-        result = run.train(report)
+        record = run.train(report)
     if run.rank:
         return
     details = run.details()
@@ -160,17 +161,15 @@ def run_once(
     write_atomically(folder / "details.npz", save_details)
     samples = {int(i): _shown(run, int(i)) for i in [*details["easiest"], *details["hardest"]]}
     write_atomically(folder / "samples.json", lambda path: path.write_text(json.dumps(samples)))
-    record = asdict(result)
-    text = json.dumps(record, indent=1, allow_nan=False)
-    write_atomically(folder / RESULT_FILE, lambda path: path.write_text(text))
+    write_result(folder, record)
     (folder / "checkpoint.pt").unlink(missing_ok=True)
     if not events:
         _tell("Wrote ", task, record, folder)
 
 
-def _tell(what: str, task: Task, record: Mapping[str, Any], folder: Path) -> None:
-    saved = f"{record['saved_fraction']:.1%} of {record['full_passes']:,} sample passes saved"
-    metric = "not finite" if record["metric"] is None else f"{record['metric']:.4g}"
+def _tell(what: str, task: Task, record: Record, folder: Path) -> None:
+    saved = f"{record.saved_fraction:.1%} of {record.full_passes:,} sample passes saved"
+    metric = "not finite" if record.metric is None else f"{record.metric:.4g}"
     message = f"{task.metric} {metric}, {saved}. {what}{folder / RESULT_FILE}"
     Console().print(message, highlight=False, markup=False, soft_wrap=True)
 

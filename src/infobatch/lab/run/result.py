@@ -1,52 +1,16 @@
-"""The files of a finished run: its result, and per-sample data for the report."""
+"""The file of a finished run's record, and its numbers."""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from infobatch.lab.files import read_json
+from infobatch.files import write_atomically
+from infobatch.lab.files import from_json, read_json, to_json
+from infobatch.lab.stats.runs import Record
 
 RESULT_FILE = "result.json"
-
-
-@dataclass
-class Costs:
-    """The cost of a run so far."""
-
-    samples_forwarded: int = 0  # including scoring before the first epoch, three samples as one
-    samples_backpropagated: int = 0
-    optimizer_steps: int = 0
-    seconds: float = 0.0  # wall-clock time of training
-    cpu_seconds: float | None = 0.0  # CPU time of all processes in training; None on a GPU
-    overhead_seconds: float = 0.0  # part of ``seconds``: drawing plans and update(), with the mean
-    evaluation_seconds: float = 0.0  # not part of ``seconds``
-    selection_seconds: float = 0.0  # part of ``seconds``: choosing the coreset, with its proxy
-    selection_passes: int = 0  # part of ``samples_forwarded``, likewise
-    peak_memory_mb: float | None = None  # of the GPU if there is one; None if unknown
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run: one record of results.json."""
-
-    arm: str
-    length: float
-    seed: int
-    settings: dict[str, Any]
-    metric: float | None  # the last epoch's on the test set; None if it was not finite
-    costs: dict[str, Any]
-    num_samples: int
-    num_test: int
-    full_passes: int  # what training on all data at full length takes
-    saved_fraction: float
-    history: list[dict[str, Any]]
-    versions: dict[str, str]
-    hardware: dict[str, str | int]
-    finished_at: str  # ISO 8601, UTC
-    extra_metrics: dict[str, float | None] = field(default_factory=dict)  # of the finished model
 
 
 def rounded(value: float) -> float:
@@ -59,10 +23,24 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def read_result(folder: Path) -> dict[str, Any] | None:
-    """A finished run's record, or None."""
+def write_result(folder: Path, record: Record) -> None:
+    """Write a finished run's record."""
+    text = json.dumps(to_json(record), indent=1, allow_nan=False)
+    write_atomically(folder / RESULT_FILE, lambda path: path.write_text(text))
+
+
+def read_result(folder: Path) -> Record | None:
+    """A finished run's record, or None if the run is not finished.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
     path = folder / RESULT_FILE
     if not path.exists():
         return None
-    record: dict[str, Any] = read_json(path, remedy=f"Delete {folder}, and the run is repeated.")
-    return record
+    remedy = f"Delete {folder}, and the run is repeated."
+    stored = read_json(path, remedy=remedy)
+    try:
+        return from_json(Record, stored)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged and cannot be read ({error}). {remedy}") from error

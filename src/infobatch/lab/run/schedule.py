@@ -11,8 +11,10 @@ from torch.optim.lr_scheduler import LRScheduler
 class EndingSchedule:
     """A schedule with a fixed number of steps, after which it stays where it is.
 
-    A run may end within a pruned epoch, in which a step counts for more than one step of the
-    schedule; the last one could go beyond the end, which some torch schedulers refuse.
+    :func:`infobatch.paced` ends a schedule with the last epoch. A run of the lab may end within a
+    pruned epoch, in which a step counts for more than one step of the schedule; the last one could
+    go beyond the end, and some torch schedulers then raise an error. torch has no scheduler that
+    stays at the end of another: ``SequentialLR`` begins the next one at the initial rate.
     """
 
     def __init__(self, scheduler: LRScheduler, total_steps: int) -> None:

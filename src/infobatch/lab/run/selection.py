@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, TensorDataset
 
 from infobatch import coresets
@@ -26,9 +25,8 @@ from infobatch.files import write_atomically
 from infobatch.lab.run.coreset_spec import CoresetSpec
 from infobatch.lab.run.data import to_device
 from infobatch.lab.run.identity import hash_of_settings, what_differs
-from infobatch.lab.run.result import Costs
-from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.settings import RunSettings
+from infobatch.lab.stats.runs import Costs
 from infobatch.lab.task import Task, TaskError
 
 EARLY = ("el2n", "grand", "ccs")  # methods that use scores from early in training
@@ -116,9 +114,6 @@ class Selection:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         epochs, early = self._proxy_epochs
 
-        def schedule(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
-            return cast(LRScheduler, EndingSchedule(task.schedule(optimizer, steps), steps))
-
         return coresets.proxy(
             lambda: task.model().to(device),
             self.data,
@@ -131,7 +126,7 @@ class Selection:
             look=task.evaluate,
             # The task's own rate, not the arm's: the subset must not depend on the arm.
             optimizer=lambda model: task.optimizer(model, task.learning_rate),
-            schedule=schedule,
+            schedule=task.schedule,
             collate=task.collate,
             num_workers=task.num_workers,
             seed=self.settings.seed,

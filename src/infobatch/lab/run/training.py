@@ -28,18 +28,19 @@ from torch.utils.data import DataLoader, Subset
 import infobatch
 from infobatch.coresets import Coreset
 from infobatch.files import write_atomically
+from infobatch.lab.files import from_json
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.run.checkpoint import random_states, read_checkpoint, restore_random_states
 from infobatch.lab.run.data import data_of, seed_everything, to_device
 from infobatch.lab.run.length import steps_for, steps_per_epoch
 from infobatch.lab.run.machine import cpu_seconds, hardware, peak_memory_mb, versions
-from infobatch.lab.run.result import Costs, Result, finite, rounded
+from infobatch.lab.run.result import finite, rounded
 from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.selection import Selection, charge
 from infobatch.lab.run.settings import RunSettings
 from infobatch.lab.run.steps import PlannedSteps, Steps, StreamedSteps, per_sample
 from infobatch.lab.run.weighted import Weighted, WithWeights, scaled
-from infobatch.lab.stats.records import SHORT
+from infobatch.lab.stats.runs import SHORT, Costs, Epoch, Record
 from infobatch.lab.task import Task, TaskError
 from infobatch.memory.export import read_cost, read_scores
 from infobatch.plan import FloatArray
@@ -185,7 +186,7 @@ class Run:
 
     # Training.
 
-    def train(self, report: Report) -> Result:
+    def train(self, report: Report) -> Record:
         """Train to the end, from a checkpoint if there is one, and return the result."""
         self._restore()
         model: nn.Module = self.model
@@ -439,21 +440,21 @@ class Run:
             costs["cpu_seconds"] = float(total)
         return costs
 
-    def _result(self) -> Result:
+    def _result(self) -> Record:
         full_passes = self.num_all * self.settings.epochs
         self._note_memory()
-        return Result(
+        return Record(
             arm=self.arm.name,
             length=self.settings.length,
             seed=self.settings.seed,
             settings=asdict(self.settings),
             metric=self.history[-1]["metric"],
-            costs=self._costs_of_all_ranks(),
+            costs=Costs(**self._costs_of_all_ranks()),
             num_samples=self.num_all,
             num_test=len(self.test_set),  # type: ignore[arg-type]
             full_passes=full_passes,
             saved_fraction=1 - self.costs.samples_forwarded / full_passes,
-            history=self.history,
+            history=tuple(from_json(Epoch, epoch) for epoch in self.history),
             versions=versions(),
             hardware=hardware(self.device),
             finished_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -1,4 +1,7 @@
-"""One decision from all measurements: use an arm, train for less, or keep all data.
+"""All conclusions of a comparison: a verdict for each arm and length, and one decision.
+
+The terminal, results.json and the page only show these conclusions. The decision is to use an arm,
+to train for less, or to keep all data.
 
 "Use" requires an arm that is above full data's curve: full data needs more compute to be as good.
 If it is also as good as full data at full length, that is all there is to say. If it is not, or not
@@ -14,14 +17,15 @@ same bound holds for both errors together: a given arm and length can make only 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from infobatch.lab.stats.candidate import Candidate, candidates
-from infobatch.lab.stats.frontier import Frontier
-from infobatch.lab.stats.gate import Gate
-from infobatch.lab.stats.precision import SeedRange, more_seeds
-from infobatch.lab.stats.sentences import Sentences, Wording
+from infobatch.lab.stats.frontier import Frontier, frontier
+from infobatch.lab.stats.intervals import CONFIDENCE, SeedRange, SequentialDesign, more_seeds
+from infobatch.lab.stats.pairing import PairedRuns, measurements
+from infobatch.lab.stats.runs import FULL, RANDOM, Question, Record, Seconds, seconds_to_compare
+from infobatch.lab.stats.sentences import Candidate, Sentences, candidates
+from infobatch.lab.stats.verdict import Gate, Verdict, regime_gate, verdicts
 
 Kind = Literal[
     "use",
@@ -50,13 +54,102 @@ class Decision:
     more_seeds: SeedRange | None = None
 
 
-def decide(
-    frontier: Frontier, gate: Gate, *, margin: float, wording: Wording | None = None
-) -> Decision:
-    """Decide, from a frontier whose intervals hold for all of its points at once.
+@dataclass(frozen=True)
+class Conclusions:
+    """All conclusions of a comparison; empty until a run on all data is finished.
 
-    :func:`infobatch.lab.stats.assessment.assess` makes such a frontier from the measurements.
+    ``frontier`` has a separate interval for each point, for tables and figures, and ``verdicts`` a
+    verdict for each of its points, in the same order. ``level`` is a sentence on what the intervals
+    cover and how often a "use" is wrong. ``frontier_by_seconds`` is the frontier with time as cost,
+    and ``compared_seconds`` says which time; both are None if times cannot be compared.
     """
+
+    decision: Decision | None = None
+    gate: Gate | None = None
+    level: str | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    frontier: Frontier | None = None
+    frontier_by_seconds: Frontier | None = None
+    compared_seconds: Seconds | None = None
+
+
+def conclude(records: Sequence[Record], question: Question) -> Conclusions:
+    """Draw all conclusions from the records of the finished runs."""
+    if not any(record.arm == FULL for record in records):
+        return Conclusions()
+    better = question.higher_is_better
+    passes = PairedRuns(measurements(records, cost="samples_forwarded"), higher_is_better=better)
+    leader = next((record.leader for record in records if record.arm == RANDOM), None)
+    conclusions = conclude_from(passes, question, random_leader=leader)
+    seconds = seconds_to_compare(records)
+    if seconds is None or conclusions.frontier is None:
+        return conclusions
+    timed = PairedRuns(measurements(records, cost=seconds), higher_is_better=better)
+    return replace(
+        conclusions,
+        frontier_by_seconds=frontier(timed, confidence=conclusions.frontier.confidence),
+        compared_seconds=seconds,
+    )
+
+
+def conclude_from(
+    runs: PairedRuns, question: Question, *, random_leader: str | None = None
+) -> Conclusions:
+    """Draw the conclusions that rest on one kind of cost.
+
+    Random pruning is a control: it is shown but never recommended, and takes no share of the error.
+    """
+    design = SequentialDesign(question.most_seeds) if question.most_seeds is not None else None
+    if design:
+        design.check(len(runs.seeds))
+    confidence = design.confidence() if design else CONFIDENCE
+    separate = frontier(runs, confidence=confidence)
+    count = sum(not _is_control(point.arm) for point in separate.points)
+    overall = 1 - (1 - CONFIDENCE) / max(count, 1)
+    shared = design.confidence(overall) if design else overall
+    simultaneous = frontier(runs, confidence=shared)
+    simultaneous = replace(
+        simultaneous,
+        points=tuple(point for point in simultaneous.points if not _is_control(point.arm)),
+        reaches=tuple(reach for reach in simultaneous.reaches if not _is_control(reach.arm)),
+    )
+    gate = regime_gate(runs, margin=question.margin, confidence=confidence)
+    return Conclusions(
+        decision=decide(simultaneous, gate, question),
+        gate=gate,
+        level=_level(count, shared, design),
+        verdicts=verdicts(runs, separate, margin=question.margin, random_leader=random_leader),
+        frontier=separate,
+    )
+
+
+def _is_control(arm: str) -> bool:
+    return arm.partition(":")[0] == RANDOM
+
+
+def _level(count: int, confidence: float, design: SequentialDesign | None) -> str:
+    error = 100 * (1 - CONFIDENCE) / 2
+    sentences = f"If no arm is worth using, the decision is “Use” in at most {error:g}% of all "
+    sentences += "comparisons"
+    sentences += f", at all looks with up to {design.most} seeds together. " if design else ". "
+    if count > 1:
+        sentences += f"The {count} pairs of arm and length share that error, so intervals in the "
+        sentences += (
+            f"decision are {_percent(confidence)} intervals, wider than those of each pair by "
+        )
+        sentences += "itself elsewhere. "
+    return sentences + "Intervals are over seeds, not over test items."
+
+
+def _percent(confidence: float) -> str:
+    return f"{100 * confidence:.4g}%"
+
+
+# The decision.
+
+
+def decide(frontier: Frontier, gate: Gate, question: Question) -> Decision:
+    """Decide, from a frontier whose intervals hold for all of its points at once."""
     if not frontier.points:  # full data alone: is training longer than it needs to be?
         return Decision("shorten first" if gate.regime == "too long" else "not decided", gate.text)
     if not any(point.seeds for point in frontier.points):
@@ -66,16 +159,16 @@ def decide(
         return Decision("not decided", sentence)
     if gate.regime == "too long":
         return Decision("shorten first", gate.text)
-    return _judged(frontier, gate, margin=margin, wording=wording or Wording())
+    return _decide_among(frontier, gate, question)
 
 
-def _judged(frontier: Frontier, gate: Gate, *, margin: float, wording: Wording) -> Decision:
-    """Decide if there is something to judge, and training is not known to be too long."""
+def _decide_among(frontier: Frontier, gate: Gate, question: Question) -> Decision:
+    """Decide among the arms, if any was measured and training is not known to be too long."""
     measured = [point for point in frontier.points if point.seeds]
     longest = max(knot.length for knot in frontier.curve)
-    sentences = Sentences(margin, longest, wording)
-    judged = candidates(measured, margin=margin)
-    lossless = [candidate for candidate in judged if candidate.lossless]
+    sentences = Sentences(question, longest)
+    compared = candidates(measured, margin=question.margin)
+    lossless = [candidate for candidate in compared if candidate.lossless]
     useful = [candidate for candidate in lossless if candidate.above_curve]
     if useful:
         best = max(useful, key=lambda candidate: candidate.saving.low or 0.0)
@@ -90,16 +183,16 @@ def _judged(frontier: Frontier, gate: Gate, *, margin: float, wording: Wording) 
         best = max(beaten, key=lambda candidate: candidate.saved)
         return _about(best, "train shorter", sentences.train_shorter(best))
     undecided = [
-        candidate for candidate in judged if not (candidate.worse or candidate.under_curve)
+        candidate for candidate in compared if not (candidate.worse or candidate.under_curve)
     ]
-    above = [candidate for candidate in judged if candidate.above_curve]
+    above = [candidate for candidate in compared if candidate.above_curve]
     if undecided:
         return _undecided(undecided, above, gate, sentences)
     if above:
         best = max(above, key=_quality)
         sentence = f"{sentences.instead(best, gate)} {sentences.not_as_good(best)}"
         return _about(best, "use instead of shorter training", sentence)
-    nearest = max(judged, key=_quality, default=None)
+    nearest = max(compared, key=_quality, default=None)
     diverged = any(point.diverged for point in measured)
     return Decision("keep full data", sentences.keep(nearest, diverged=diverged))
 
@@ -145,9 +238,9 @@ def _seeds_needed(best: Candidate, *, near: bool) -> SeedRange:
         needed.append(more_seeds(best.to_full, limit=-best.margin))
     if near and not best.above_curve:
         needed.append(more_seeds(best.to_shorter, limit=0.0))
-    highs = [candidate.high for candidate in needed if candidate.high is not None]
+    highs = [seeds.high for seeds in needed if seeds.high is not None]
     high = max(highs) if len(highs) == len(needed) else None
-    return SeedRange(max(candidate.low for candidate in needed), high)
+    return SeedRange(max(seeds.low for seeds in needed), high)
 
 
 def _about(

@@ -8,15 +8,21 @@ expressed in compute: 1 - (its cost) / (the cost at which full data reaches the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from infobatch.lab.stats.contrast import CONFIDENCE, Contrast, contrast
-from infobatch.lab.stats.crossing import cross, differences_at_own_cost, fit_curve
-from infobatch.lab.stats.measurements import Measurement, PairedRuns
-from infobatch.lab.stats.saving import Saving, saving_of_curve, saving_of_point
+from infobatch.lab.stats.curve import (
+    Saving,
+    cross,
+    differences_at_own_cost,
+    fit_curve,
+    saving_of_curve,
+    saving_of_point,
+)
+from infobatch.lab.stats.intervals import CONFIDENCE, Estimate, estimate
+from infobatch.lab.stats.pairing import Cell, PairedRuns
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,9 @@ class Point:
     cost: float | None = None
     saved: float | None = None  # 1 - cost / full data's cost, whatever the quality
     quality: float | None = None
-    to_full: Contrast | None = None  # to full data at full length
-    to_shorter: Contrast | None = None  # to full data at the same cost
-    shorter_to_full: Contrast | None = None  # full data at that cost to that at full length
+    to_full: Estimate | None = None  # to full data at full length
+    to_shorter: Estimate | None = None  # to full data at the same cost
+    shorter_to_full: Estimate | None = None  # full data at that cost to that at full length
     shorter_length: float | None = None  # the length at which full data costs the same
     below_curve: bool = False  # cheaper than full data's runs: shorter training is worse still
     saving: Saving | None = None  # at equal quality
@@ -113,23 +119,16 @@ def quality_at(curve: Sequence[Knot], cost: float) -> float:
     return float(np.interp(-1 / cost, -1 / costs, [knot.fitted for knot in curve]))
 
 
-def frontier(
-    measurements: Iterable[Measurement],
-    *,
-    higher_is_better: bool,
-    full: str = "full",
-    confidence: float = CONFIDENCE,
-) -> Frontier:
+def frontier(runs: PairedRuns, *, confidence: float = CONFIDENCE) -> Frontier:
     """Place every arm and length on the frontier, with intervals over paired seeds.
 
-    ``confidence`` applies to each interval separately; :func:`infobatch.lab.stats.decision.decide`
+    ``confidence`` applies to each interval separately; :func:`infobatch.lab.stats.decision.conclude`
     corrects for multiple comparisons.
     """
-    runs = PairedRuns(measurements, higher_is_better=higher_is_better, full=full)
-    arms = dict.fromkeys(arm for arm, _ in runs.points)
+    arms = dict.fromkeys(arm for arm, _ in runs.cells)
     return Frontier(
         curve=_knots(runs),
-        points=tuple(_point(runs, arm, length, confidence) for arm, length in runs.points),
+        points=tuple(_point(runs, cell, confidence) for cell in runs.cells),
         reaches=tuple(_reach(runs, arm, confidence) for arm in arms),
         seeds=runs.seeds,
         left_out_seeds=runs.left_out_seeds,
@@ -141,35 +140,35 @@ def frontier(
 def _knots(runs: PairedRuns) -> tuple[Knot, ...]:
     if not runs.seeds:
         return ()
-    log_cost, quality = runs.full_table(runs.seeds)
-    curve = fit_curve(log_cost, quality)
-    order = np.argsort(log_cost.mean(axis=1), kind="stable")
+    pairs = runs.pairs()
+    curve = fit_curve(pairs.full_cost, pairs.full_quality)
+    order = np.argsort(pairs.full_cost.mean(axis=1), kind="stable")
     return tuple(
         Knot(
             length=runs.lengths[row],
             cost=math.exp(curve.cost[place]),
-            quality=runs.sign * float(quality[row].mean()),
+            quality=runs.sign * float(pairs.full_quality[row].mean()),
             fitted=runs.sign * float(curve.quality[place].mean()),
         )
         for place, row in enumerate(order)
     )
 
 
-def _point(runs: PairedRuns, arm: str, length: float, confidence: float) -> Point:
-    seeds = runs.seeds_of([(arm, length)])
-    if not seeds:
+def _point(runs: PairedRuns, cell: Cell, confidence: float) -> Point:
+    pairs = runs.pairs(cell)
+    arm, length = cell
+    if not pairs.seeds:
         return Point(arm, length, (), ())
-    full_cost, full_quality = runs.full_table(seeds)
-    curve = fit_curve(full_cost, full_quality)
-    (log_cost,), (quality,) = runs.table([(arm, length)], seeds)
+    curve = fit_curve(pairs.full_cost, pairs.full_quality)
+    (log_cost,), (quality,) = pairs.cost, pairs.quality
     cost = float(log_cost.mean())
-    full_costs, lengths = np.sort(full_cost.mean(axis=1)), np.log(np.sort(runs.lengths))
+    full_costs, lengths = np.sort(pairs.full_cost.mean(axis=1)), np.log(np.sort(runs.lengths))
 
     def length_at(log_cost: float) -> float:
         return math.exp(float(np.interp(log_cost, full_costs, lengths)))
 
     at_own_cost = curve.at(cost)
-    diverged = tuple(seed for seed, value in zip(seeds, quality, strict=True) if value == -math.inf)
+    diverged = pairs.diverged
     if diverged:
         bound = -math.expm1(cost - float(curve.cost[0]))
         saving = Saving(bound, "at most", None, None, confidence)
@@ -181,16 +180,16 @@ def _point(runs: PairedRuns, arm: str, length: float, confidence: float) -> Poin
     return Point(
         arm=arm,
         length=length,
-        seeds=seeds,
+        seeds=pairs.seeds,
         diverged=diverged,
         cost=math.exp(cost),
-        saved=-math.expm1(cost - float(full_cost[-1].mean())),
+        saved=-math.expm1(cost - float(pairs.full_cost[-1].mean())),
         quality=None if diverged else runs.sign * float(quality.mean()),
-        to_full=None if diverged else contrast(quality - full_quality[-1], confidence=confidence),
+        to_full=None if diverged else estimate(pairs.to_full, confidence=confidence),
         to_shorter=None
         if diverged
-        else contrast(differences_at_own_cost(curve, log_cost, quality), confidence=confidence),
-        shorter_to_full=contrast(at_own_cost - full_quality[-1], confidence=confidence),
+        else estimate(differences_at_own_cost(curve, log_cost, quality), confidence=confidence),
+        shorter_to_full=estimate(at_own_cost - pairs.full_quality[-1], confidence=confidence),
         shorter_length=length_at(cost),
         below_curve=cost < float(curve.cost[0]),
         saving=saving,
@@ -199,21 +198,19 @@ def _point(runs: PairedRuns, arm: str, length: float, confidence: float) -> Poin
 
 
 def _reach(runs: PairedRuns, arm: str, confidence: float) -> Reach:
-    cells = [cell for cell in runs.points if cell[0] == arm]
-    seeds = runs.seeds_of(cells)
-    if not seeds:
+    cells = [cell for cell in runs.cells if cell[0] == arm]
+    pairs = runs.pairs(*cells)
+    if not pairs.seeds:
         return Reach(arm, (), ())
-    full_cost, full_quality = runs.full_table(seeds)
-    log_cost, quality = runs.table(cells, seeds)
-    infinitely_bad = np.flatnonzero(np.isneginf(quality).any(axis=1))
+    infinitely_bad = np.flatnonzero(np.isneginf(pairs.quality).any(axis=1))
     first = int(infinitely_bad[-1]) + 1 if len(infinitely_bad) else 0
-    final = float(full_cost[-1].mean())
+    final = float(pairs.full_cost[-1].mean())
     if first == len(cells):
-        bound = -math.expm1(float(log_cost[-1].mean()) - final)
+        bound = -math.expm1(float(pairs.cost[-1].mean()) - final)
         saving = Saving(bound, "at most", None, None, confidence)
     else:
-        curve = fit_curve(log_cost[first:], quality[first:])
-        crossing = cross(curve, full_cost[-1], full_quality[-1], confidence=confidence)
+        curve = fit_curve(pairs.cost[first:], pairs.quality[first:])
+        crossing = cross(curve, pairs.full_cost[-1], pairs.full_quality[-1], confidence=confidence)
         saving = saving_of_curve(crossing, confidence=confidence)
     lengths = tuple(length for _, length in cells[:first])
-    return Reach(arm, seeds, lengths, math.exp(final), saving)
+    return Reach(arm, pairs.seeds, lengths, math.exp(final), saving)

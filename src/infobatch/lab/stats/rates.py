@@ -16,7 +16,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class TriedRate:
+class RateSummary:
     """An arm's result with one rate of the grid, over the seeds used for the choice.
 
     ``mean`` is in the metric's own unit, or None if some seed diverged, in which case the rate is
@@ -24,6 +24,7 @@ class TriedRate:
     which takes two seeds; ``tied`` means that it is not behind by more than that.
     """
 
+    arm: str
     learning_rate: float
     count: int
     mean: float | None
@@ -34,15 +35,19 @@ class TriedRate:
     chosen: bool
 
 
-def judge_rates(
-    metrics: Mapping[float, Sequence[float | None]], *, higher_is_better: bool, usual: float
-) -> tuple[TriedRate, ...]:
-    """Judge the rates of a grid, each with one metric per seed, None where training diverged.
+def summarise_rates(
+    metrics: Mapping[float, Sequence[float | None]],
+    *,
+    arm: str,
+    higher_is_better: bool,
+    usual: float,
+) -> tuple[RateSummary, ...]:
+    """Summarise an arm's rates of a grid, each with one metric per seed, None where it diverged.
 
     ``usual`` is the task's own learning rate. If every rate diverged, all are tied.
 
-    >>> [rate.learning_rate for rate in judge_rates(
-    ...     {0.1: [88.0, 88.2], 0.2: [88.3, 88.1]}, higher_is_better=True, usual=0.1
+    >>> [rate.learning_rate for rate in summarise_rates(
+    ...     {0.1: [88.0, 88.2], 0.2: [88.3, 88.1]}, arm="full", higher_is_better=True, usual=0.1
     ... ) if rate.chosen]
     [0.1]
     """
@@ -56,11 +61,12 @@ def judge_rates(
     behind = {rate: _behind(best, values) for rate, values in finite.items()}
     tied = {rate for rate, (gap, error) in behind.items() if _within(gap, error)} or set(metrics)
     chosen = _resolved({rate: behind.get(rate, (0.0, None))[0] for rate in tied}, metrics, usual)
-    judged = []
+    summaries = []
     for rate, values in qualities.items():
         gap, error = behind.get(rate, (None, None))
-        judged.append(
-            TriedRate(
+        summaries.append(
+            RateSummary(
+                arm=arm,
                 learning_rate=rate,
                 count=len(values),
                 mean=sign * float(values.mean()) if rate in finite else None,
@@ -71,7 +77,7 @@ def judge_rates(
                 chosen=rate == chosen,
             )
         )
-    return tuple(judged)
+    return tuple(summaries)
 
 
 def _behind(

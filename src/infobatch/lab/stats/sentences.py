@@ -1,40 +1,105 @@
-"""The sentences of a decision."""
+"""The sentences of a decision, about its candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
 
-from infobatch.lab.stats.candidate import Candidate
-from infobatch.lab.stats.contrast import USUAL_SEEDS
-from infobatch.lab.stats.gate import Gate
-from infobatch.lab.stats.outcome import decimals, described
-from infobatch.lab.stats.precision import SeedRange
-from infobatch.lab.stats.saving import Saving, percent
+from infobatch.lab.stats.curve import Saving, percent
+from infobatch.lab.stats.frontier import Point
+from infobatch.lab.stats.intervals import (
+    FEWEST_SEEDS,
+    USUAL_SEEDS,
+    Estimate,
+    SeedRange,
+    decimals,
+)
+from infobatch.lab.stats.runs import Question
+from infobatch.lab.stats.verdict import Gate, word_for
+
+Value = TypeVar("Value")
 
 FEW_EPOCHS = 20  # below, a fraction of an epoch matters
 
 
 @dataclass(frozen=True)
-class Wording:
-    """What the sentences need in addition to the numbers.
+class Candidate:
+    """An arm at a length that a decision may be about, and what its intervals establish.
 
-    ``settings`` has what was chosen for an arm, such as ``{"quantile": "learning rate 0.2"}``;
-    ``epochs`` is the number at full length, if lengths should be given in epochs.
+    It has been measured and has not diverged, so none of its numbers is missing. Nothing is
+    established with fewer than three seeds.
     """
 
-    unit: str = ""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    epochs: int | None = None
+    point: Point
+    margin: float
+    saved: float
+    saving: Saving
+    to_full: Estimate
+    to_shorter: Estimate
+    shorter_to_full: Estimate
+    shorter_length: float
+    equal_length: float
+
+    @property
+    def enough_seeds(self) -> bool:
+        """Whether there are enough seeds for any conclusion."""
+        return self.to_full.count >= FEWEST_SEEDS
+
+    @property
+    def lossless(self) -> bool:
+        """Established: worse than full data by less than the margin, if at all."""
+        return word_for(self.to_full, self.margin) == "lossless"
+
+    @property
+    def worse(self) -> bool:
+        """Established: worse than full data by more than the margin."""
+        return word_for(self.to_full, self.margin) == "worse than the margin"
+
+    @property
+    def above_curve(self) -> bool:
+        """Established: full data needs more compute to be as good."""
+        low = self.saving.low
+        return self.enough_seeds and low is not None and low > 0
+
+    @property
+    def under_curve(self) -> bool:
+        """Established: full data is better at the same cost, at which it must have been run."""
+        high = self.to_shorter.high
+        comparable = self.enough_seeds and not self.point.below_curve
+        return comparable and high is not None and high < 0
+
+
+def candidates(points: Iterable[Point], *, margin: float) -> list[Candidate]:
+    """The points that have been measured on a common seed and have not diverged."""
+    return [
+        Candidate(
+            point=point,
+            margin=margin,
+            saved=_known(point.saved),
+            saving=_known(point.saving),
+            to_full=point.to_full,
+            to_shorter=_known(point.to_shorter),
+            shorter_to_full=_known(point.shorter_to_full),
+            shorter_length=_known(point.shorter_length),
+            equal_length=_known(point.equal_length),
+        )
+        for point in points
+        if point.to_full is not None
+    ]
+
+
+def _known(value: Value | None) -> Value:
+    assert value is not None
+    return value
 
 
 @dataclass(frozen=True)
 class Sentences:
     """Puts a decision into words. ``longest`` is full data's longest training."""
 
-    margin: float
+    question: Question
     longest: float
-    wording: Wording
 
     def use(self, best: Candidate, reach: Saving | None, gate: Gate) -> str:
         """Use an arm: what it saves, and what shorter training at its cost would lose.
@@ -64,7 +129,7 @@ class Sentences:
         sentence = (
             f"Whether it is as good as {self._whole} is not decided: {self._difference(best)}, "
         )
-        sentence += f"where the margin is {self.margin:g}. "
+        sentence += f"where the margin is {self.question.margin:g}. "
         sentence += f"It leans towards {'yes' if likely else 'no'}; "
         return f"{sentence}deciding would take {more.text}."
 
@@ -73,7 +138,7 @@ class Sentences:
         sentence = (
             f"It is not as good as {self._whole}: {self._difference(best)}, where the margin is "
         )
-        return f"{sentence}{self.margin:g}. For that quality keep all data."
+        return f"{sentence}{self.question.margin:g}. For that quality keep all data."
 
     def train_shorter(self, best: Candidate) -> str:
         """Full data at the same cost is better."""
@@ -83,8 +148,8 @@ class Sentences:
         )
         sentence += f"by {better} at the same cost: train {self._length(best.shorter_length)}"
         return (
-            f"{sentence} instead of {self.wording.epochs}."
-            if self.wording.epochs
+            f"{sentence} instead of {self.question.epochs}."
+            if self.question.epochs
             else f"{sentence}."
         )
 
@@ -104,7 +169,7 @@ class Sentences:
             sentence += "but shorter training may be, too: its saving at equal quality is "
         else:
             sentence = f"{self._name(best)} is {self._against_full(best)}, where the margin is "
-            sentence += f"{self.margin:g}; its saving at equal quality is "
+            sentence += f"{self.question.margin:g}; its saving at equal quality is "
         sentence += f"{best.saving.text}. "
         return (
             f"Not decided: {sentence}It leans towards {leaning}; deciding would take {more.text}."
@@ -120,7 +185,11 @@ class Sentences:
             f"{self._name(best)} was {self._amount(abs(difference))} {than} than full data at "
         )
         sentence += f"{_compute(best.saved)}; {self._shorter(best, past=True)}. "
-        if gate.loss is not None and gate.length is not None and gate.loss.mean < self.margin:
+        if (
+            gate.loss is not None
+            and gate.length is not None
+            and gate.loss.mean < self.question.margin
+        ):
             sentence += (
                 f"All data for {gate.length:g} × the epochs was within the margin, so training "
             )
@@ -129,7 +198,7 @@ class Sentences:
         return f"{sentence} cannot tell this from chance; {USUAL_SEEDS} usually can."
 
     def _arm(self, best: Candidate) -> str:
-        setting = self.wording.settings.get(best.point.arm)
+        setting = self.question.settings.get(best.point.arm)
         return f"`{best.point.arm}`" + (f" with {setting}" if setting else "")
 
     def _name(self, best: Candidate) -> str:
@@ -140,26 +209,26 @@ class Sentences:
 
     def _length(self, length: float) -> str:
         share = length / self.longest
-        if self.wording.epochs:
-            digits = 1 if self.wording.epochs < FEW_EPOCHS else 0
-            return f"{share * self.wording.epochs:.{digits}f}".removesuffix(".0") + " epochs"
+        if self.question.epochs:
+            digits = 1 if self.question.epochs < FEW_EPOCHS else 0
+            return f"{share * self.question.epochs:.{digits}f}".removesuffix(".0") + " epochs"
         return f"{share:.2g} × the epochs"
 
     def _amount(self, value: float) -> str:
-        return f"{value:.{decimals(self.margin)}f} {self.wording.unit}".rstrip()
+        return f"{value:.{decimals(self.question.margin)}f} {self.question.unit}".rstrip()
 
     @property
     def _whole(self) -> str:
-        if self.wording.epochs:
-            return f"all data for {self.wording.epochs} epochs"
+        if self.question.epochs:
+            return f"all data for {self.question.epochs} epochs"
         return "full data at full length"
 
     def _difference(self, best: Candidate) -> str:
-        sentence = described(best.to_full, self.margin, unit=self.wording.unit)
+        sentence = best.to_full.in_words(decimals(self.question.margin), unit=self.question.unit)
         return f"{sentence} at {_compute(best.saved)}"
 
     def _against_full(self, best: Candidate) -> str:
-        sentence = described(best.to_full, self.margin, unit=self.wording.unit)
+        sentence = best.to_full.in_words(decimals(self.question.margin), unit=self.question.unit)
         return f"{sentence} against full data at {_compute(best.saved)}"
 
     def _shorter(self, best: Candidate, *, past: bool = False, cost: str = "that cost") -> str:

@@ -1,6 +1,6 @@
-"""The cost at which a quality curve reaches the quality of a point, with its interval.
+"""A curve of quality against cost: where it reaches the quality of a point, and what that saves.
 
-The interval inverts a t test, as Fieller's method does for a ratio. At every candidate cost the
+The interval of that cost inverts a t test, as Fieller's method does for a ratio. At every candidate cost the
 point is compared with the curve, seed by seed; the curve is linear between two lengths, so that
 each seed gives one difference, and these differences have an ordinary t test. The interval contains
 every cost at which the test finds no difference.
@@ -24,10 +24,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from infobatch.lab.stats.contrast import Array, t_quantile
+from infobatch.lab.stats.intervals import Array, t_quantile
+
+Bound = Literal["at least", "at most"]
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,7 @@ class Curve:
     def at(self, cost: float) -> Array:
         """Each seed's quality at a log cost; beyond an end, the quality at that end."""
         shape = -np.exp(-self.cost)
-        return np.array(
-            [np.interp(-math.exp(-cost), shape, arm_cost) for arm_cost in self.quality.T]
-        )
+        return np.array([np.interp(-math.exp(-cost), shape, quality) for quality in self.quality.T])
 
 
 def fit_curve(log_cost: Array, quality: Array) -> Curve:
@@ -204,3 +205,78 @@ def _first_not_above(segments: list[_Segment], *, reach: float) -> float | None:
             share = float(brentq(segment.excess, 0.0, 1.0, args=(reach,), xtol=1e-12))
             return segment.log_cost(share)
     return None
+
+
+# Savings.
+
+
+@dataclass(frozen=True)
+class Saving:
+    """The share of compute that is saved; below zero, compute is wasted.
+
+    ``bound`` says that the other curve ends before it reaches that quality, so that ``estimate`` is
+    only a bound. ``low`` and ``high`` are None on an open side of the interval, and with one seed.
+    """
+
+    estimate: float
+    bound: Bound | None
+    low: float | None
+    high: float | None
+    confidence: float
+
+    @property
+    def text(self) -> str:
+        """In words: ``34% (27–40%)``, ``at least 34% (27% or more)``, ``34%`` with one seed."""
+        words = f"{self.bound} " if self.bound else ""
+        words += percent(self.estimate)
+        interval = self.interval
+        # A certain bound needs no interval that repeats it.
+        repeated = self.bound and interval.startswith(f"{percent(self.estimate)} or ")
+        return f"{words} ({interval})" if interval and not repeated else words
+
+    @property
+    def interval(self) -> str:
+        """The interval in words; empty if there is none."""
+        if self.low is not None and self.high is not None:
+            low, high = percent(self.low), percent(self.high)
+            return f"{low} to {high}" if low.startswith("−") else f"{low[:-1]}–{high}"
+        if self.low is not None:
+            return f"{percent(self.low)} or more"
+        return "" if self.high is None else f"{percent(self.high)} or less"
+
+
+def percent(share: float) -> str:
+    """A share as a whole percentage, with a true minus sign."""
+    return f"{round(100 * share):d}%".replace("-", "−")
+
+
+def saving_of_point(crossing: Crossing, *, confidence: float) -> Saving:
+    """What the point saves against the curve: 1 - its cost / the curve's cost at equal quality."""
+    bounds: dict[int, Bound | None] = {1: "at least", -1: "at most", 0: None}
+    return Saving(
+        _share(-crossing.estimate),
+        bounds[crossing.beyond],
+        _end(crossing.low, -1),
+        _end(crossing.high, -1),
+        confidence,
+    )
+
+
+def saving_of_curve(crossing: Crossing, *, confidence: float) -> Saving:
+    """What the curve saves against the point: 1 - the curve's cost at equal quality / its cost."""
+    bounds: dict[int, Bound | None] = {1: "at most", -1: "at least", 0: None}
+    return Saving(
+        _share(crossing.estimate),
+        bounds[crossing.beyond],
+        _end(crossing.high, 1),
+        _end(crossing.low, 1),
+        confidence,
+    )
+
+
+def _share(log_ratio: float) -> float:
+    return -math.expm1(log_ratio)
+
+
+def _end(log_ratio: float | None, sign: int) -> float | None:
+    return None if log_ratio is None or math.isinf(log_ratio) else _share(sign * log_ratio)
