@@ -106,15 +106,6 @@ def test_every_file_is_on_the_map():
             assert named, f"{module} is not on the map"
 
 
-def test_core_files_are_short():
-    for path, module in modules():
-        lines = len(path.read_text().splitlines())
-        if module == "pruner":
-            assert lines < 250
-        if module.split(".")[0] not in ("lab", "integrations"):
-            assert lines <= 300, module
-
-
 def test_nothing_heavy_is_imported_before_a_name_is_asked_for():
     code = (
         "import sys, infobatch; assert infobatch.__version__; print('torch' in sys.modules);"
