@@ -52,6 +52,9 @@ class MeanError:
 
     Follows the channel ``el2n``. Early visits rank samples better than late ones, when most errors
     are near 0.
+
+    Args:
+        visits: how many of a sample's first visits count.
     """
 
     visits: int = 10
@@ -82,6 +85,9 @@ class DynUnc:
 
     Follows the channel ``label_probability``. NaN until a sample has been visited ``window`` times. Takes
     4 × ``window`` bytes per sample.
+
+    Args:
+        window: the number of visits in a window.
     """
 
     window: int = 10
