@@ -3,18 +3,27 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
+# What `make test` tests apart from the rest: see the rules of these folders.
+APART = $(abspath $(VENV))/timm-only:$(abspath $(VENV))/fastai-only
 # Two test processes of one thread each; a file's tests stay together, and so do their fixtures.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-.PHONY: test test-slow test-matrix check demo bench results docs serve-docs dist clean
+# The core, and the tests that reach it: not those of the site, the release, the stored results and the workflows.
+CORE = $(addprefix tests/,plan distributed memory policies epoch scoring coresets) \
+	$(filter-out $(patsubst %,tests/test_%.py,evidence examples imports release site workflows),$(wildcard tests/test_*.py))
 
-test: check $(VENV)/timm-only  ## lint, types and the fast tests
+.PHONY: test test-slow test-matrix coverage check demo bench results docs serve-docs dist clean
+
+test: check $(VENV)/timm-only $(VENV)/fastai-only  ## lint, types and the fast tests
 	$(PYTEST)
-	PYTHONPATH=$(abspath $(VENV))/timm-only $(PYTEST) tests/integrations/test_timm.py
+	PYTHONPATH=$(APART) $(PYTEST) tests/integrations/test_timm.py tests/integrations/test_fastai.py
 
-test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/chromium $(VENV)/ray  ## everything, the long tests too
+test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/chromium $(VENV)/ray  ## everything, the long tests too
 	$(PYTEST) -m "slow or not slow"
-	PYTHONPATH=$(abspath $(VENV))/timm-only $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py
+	PYTHONPATH=$(APART) $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py tests/integrations/test_fastai.py
+
+coverage: $(VENV)/installed  ## branch coverage of the core: what is not reached, and the total
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(CORE)
 
 check: $(VENV)/installed  ## format, lint and types
 	$(BIN)/ruff format --check .
@@ -68,9 +77,14 @@ $(VENV)/timm-only: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ timm torchvision
 	touch $@
 
+# fastai asks for torchvision as well, and for spaCy; training needs neither of them.
+$(VENV)/fastai-only: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ fastai fastcore fastdownload fastprogress fasttransform plum-dispatch beartype
+	touch $@
+
 $(VENV)/ray: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[ray]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist site demo-output demo-output-smoke test-output .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist site demo-output demo-output-smoke test-output .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

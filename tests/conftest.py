@@ -1,5 +1,6 @@
 """What every test relies on: a seed, and which files are tests."""
 
+import gc
 from importlib.util import find_spec
 
 import hypothesis
@@ -20,10 +21,22 @@ if find_spec("timm") is None:
     collect_ignore += ["integrations/test_timm.py", "integrations/test_timm_script.py"]
 else:
     import torchvision_operators  # noqa: F401 - before anything imports torchvision
+if find_spec("fastai") is None:  # as with timm
+    collect_ignore += ["integrations/test_fastai.py"]
 
 
 settings.register_profile("no seconds", deadline=None)  # a busy machine is no failure
 settings.load_profile("no seconds")
+
+
+def pytest_collection_finish():
+    """Take what collection imported out of garbage collection.
+
+    Trainers call gc.collect() at each start, which would go through all of these packages' objects each time: half
+    of the tests' time was spent there.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

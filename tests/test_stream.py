@@ -311,24 +311,24 @@ def test_the_mean_keeps_the_losses_dtype(dtype):
         ({"forward_cost": -1}, r"forward_cost=…\) got -1, expected what scoring a sample costs"),
     ],
 )
-def test_arguments_that_are_refused(options, message):
+def test_arguments_that_raise(options, message):
     with pytest.raises(ValueError, match=message):
         StreamPruner(**options)
 
 
 @pytest.mark.parametrize("scores", [torch.tensor(1.0), torch.ones(2, 2), torch.ones(0), [1.0]])
-def test_scores_that_are_refused(scores):
+def test_scores_that_raise(scores):
     with pytest.raises(ValueError, match=r"select\(\) got .*, expected one score per sample"):
         StreamPruner().select(scores)
 
 
-def test_losses_of_the_whole_batch_are_refused():
+def test_losses_of_the_whole_batch_raise():
     kept = StreamPruner(0.2).select(torch.rand(16))
     with pytest.raises(ValueError, match=r"mean\(\) got 16 losses, expected one for each of the"):
         kept.mean(torch.rand(16))
 
 
-def test_states_that_are_refused():
+def test_states_that_raise():
     state = StreamPruner(0.3).state_dict()
     with pytest.raises(ValueError, match=r"state of a pruner with .*0.3.*, expected .*0.5"):
         StreamPruner(0.5).load_state_dict(state)

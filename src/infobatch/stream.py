@@ -25,8 +25,10 @@ _ROUNDING = 1e-9
 class Kept:
     """The samples of a batch that :meth:`StreamPruner.select` keeps.
 
-    ``index`` are positions in the batch, in ascending order, and ``weights`` has one over the
-    probability with which each of them was kept. ``batch_size`` is that of the whole batch.
+    Attributes:
+        index: the positions of the kept samples in the batch, in ascending order.
+        weights: one per kept sample: 1 over the probability with which it was kept.
+        batch_size: the number of samples in the whole batch.
     """
 
     index: torch.Tensor
@@ -41,6 +43,15 @@ class Kept:
 
         The weighted sum, divided by the size of the whole batch: on average over the draws this is
         the mean loss of the whole batch, and so is its gradient.
+
+        Args:
+            losses: one per kept sample, in the order of ``index``.
+
+        Returns:
+            A scalar, differentiable, in the losses' dtype.
+
+        Raises:
+            ValueError: if there is not one loss per kept sample.
         """
         check_losses("Kept.mean()", losses)
         if losses.shape != self.weights.shape:
@@ -75,10 +86,18 @@ class StreamPruner:
         forward_cost: what scoring one sample costs, as a share of a training step: less than a third
             if a smaller model does it.
 
+    Raises:
+        ValueError: if an argument is out of its range, or ``floor`` is not below ``keep``.
+
+    In a loop, score the batch without gradients, then train on what is kept:
+    ``kept = pruner.select(losses)``, ``kept.mean(criterion(model(x[kept.index]), y[kept.index])).backward()``.
+
     >>> pruner = StreamPruner(keep=0.5)
     >>> kept = pruner.select(torch.tensor([0.1, 2.0, 0.1, 2.0]))
     >>> kept.index, kept.weights
     (tensor([1, 3]), tensor([1.1024, 1.1024]))
+    >>> kept.mean(torch.tensor([2.0, 2.0]))  # of 4 samples
+    tensor(1.1024)
     """
 
     def __init__(
@@ -124,9 +143,18 @@ class StreamPruner:
         self._unscored = torch.zeros((), dtype=torch.int64)
 
     def select(self, scores: torch.Tensor) -> Kept:
-        """Choose from a batch with these scores: one number per sample, usually its loss.
+        """Choose what to train on from a batch.
 
         Waits for the device once, because only the device knows how many samples are kept.
+
+        Args:
+            scores: (B,), one number per sample, usually its loss; no gradient is needed.
+
+        Returns:
+            The kept samples and their weights; at least one.
+
+        Raises:
+            ValueError: if the scores are not a 1-D tensor with at least one entry.
         """
         if not isinstance(scores, torch.Tensor) or scores.dim() != 1 or not len(scores):
             got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
@@ -199,7 +227,14 @@ class StreamPruner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of a pruner with the same settings."""
+        """Continue from a state of a pruner with the same settings.
+
+        Args:
+            state: what :meth:`state_dict` returned on this rank.
+
+        Raises:
+            ValueError: if the state is of another version, or of a pruner with other settings.
+        """
         if state.get("version") != _VERSION:
             raise ValueError(
                 f"StreamPruner.load_state_dict() got a state of version {state.get('version')!r}, "
@@ -222,7 +257,7 @@ class StreamPruner:
 
 
 def _share(name: str, value: Any, what: str, *, least: float) -> float:
-    """Return a share below 1, or refuse it."""
+    """Return a share below 1 as a float; raise for anything else."""
     number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
     if not number or not least <= value < 1:
         raise ValueError(

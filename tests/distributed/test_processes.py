@@ -17,6 +17,10 @@ from numbered import Numbered, loss_of
 
 CASES = Path(distributed_cases.__file__)
 ROOT = CASES.parents[2]
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32",
+    reason="torch's wheels for Windows lack libuv, which torchrun's store needs (pytorch issue 148283)",
+)
 
 
 def torchrun(case, ranks, out, *options):

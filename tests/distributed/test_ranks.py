@@ -438,7 +438,7 @@ def test_sharded_state():
         infobatch.Pruner(103, 3).load_state_dict(stopped[1][1])
 
 
-def test_sharded_refuses_what_it_cannot_do():
+def test_sharded_raises_for_what_it_cannot_do():
     class Mine(infobatch.Policy):
         def strata(self, samples):
             raise AssertionError

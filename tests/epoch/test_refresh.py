@@ -249,6 +249,16 @@ def test_a_state_taken_after_a_refresh_continues_with_the_same_bits(part):
         assert columns[column].numpy().tobytes() == values.numpy().tobytes(), column
 
 
+def refreshed_alone(size, epochs, **options):
+    pruner = infobatch.Pruner(size, epochs, **options)
+    for epoch in range(epochs):
+        for index in pruner.batch_sampler(8):
+            pruner.update(losses_of(index, epoch))
+        if len(left := pruner.left_out):
+            pruner.refresh(losses_of(left, epoch), left)
+    return pruner
+
+
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("sharded", [False, True])
 def test_ranks_refresh_their_parts_and_know_the_same(world_size, sharded):
@@ -269,22 +279,16 @@ def test_ranks_refresh_their_parts_and_know_the_same(world_size, sharded):
     results = on_ranks(world_size, work, 61, 5, **options, sharded=sharded)
     assert results[0][2].refreshed > 0
     assert all(savings == results[0][2] for _, _, savings in results)
-    if not sharded:
-        alone = infobatch.Pruner(61, 5, **options)
-        for epoch in range(5):
-            for index in alone.batch_sampler(8):
-                alone.update(losses_of(index, epoch))
-            left = alone.left_out
-            if len(left):
-                alone.refresh(losses_of(left, epoch), left)
-        for plans, scores, savings in results:
-            assert torch.equal(scores, alone.scores)
-            assert savings == alone.savings
-            assert plans == results[0][0]
-    else:
+    if sharded:
         for rank, (_, scores, _) in enumerate(results):
             samples = torch.arange(rank, 61, world_size)
             assert torch.equal(scores, losses_of(samples, 4).float()), "all are of the last epoch"
+        return
+    alone = refreshed_alone(61, 5, **options)
+    for plans, scores, savings in results:
+        assert torch.equal(scores, alone.scores)
+        assert savings == alone.savings
+        assert plans == results[0][0]
 
 
 def test_refused_in_the_middle_of_an_epoch_and_before_the_first():

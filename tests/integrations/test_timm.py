@@ -127,7 +127,7 @@ def test_the_mean_is_timms_loss(name):
         nn.MSELoss(),
     ],
 )
-def test_other_losses_are_refused(criterion):
+def test_other_losses_raise(criterion):
     with pytest.raises(TypeError, match=r"per_sample\(\) got .*expected nn.CrossEntropyLoss .*1-D"):
         per_sample(criterion)
 
@@ -309,12 +309,12 @@ def test_it_is_timms_loader_but_for_the_sampler():
         ({"collate_fn": timm.data.FastCollateMixup()}, r"loses the labels .*timm\.Mixup"),
     ],
 )
-def test_what_does_not_go_with_pruning_is_refused(options, message):
+def test_what_does_not_go_with_pruning_raises(options, message):
     with pytest.raises(ValueError, match=message):
         loader_of(infobatch.InfoBatch(Pictures(), EPOCHS), **options)
 
 
-def test_a_data_set_that_is_not_pruned_is_refused():
+def test_a_data_set_that_is_not_pruned_raises():
     with pytest.raises(
         TypeError, match=r"create_train_loader\(\) got Pictures, expected an InfoBatch"
     ):

@@ -11,9 +11,13 @@ import torch
 class Checkpointable:
     """A data set or pruner for ``torch.distributed.checkpoint``.
 
-    It loads into tensors whose names and sizes must match beforehand, so here the losses of the
-    running epoch always have the full length: ``dcp.save({"data": Checkpointable(train_data),
+    ``dcp.load`` reads into tensors whose names and sizes must match those in the checkpoint, so here
+    the losses of the running epoch always have the full length. Pass one to both calls:
+    ``dcp.save({"data": Checkpointable(train_data), …})``, ``dcp.load({"data": Checkpointable(train_data),
     …})``.
+
+    Args:
+        train_data: an ``InfoBatch`` or a ``Pruner``.
     """
 
     def __init__(self, train_data: Any) -> None:
@@ -24,17 +28,24 @@ class Checkpointable:
         state = self._train_data.state_dict()
         count, size = len(state["losses"]), len(state["columns"]["score"])
         pruner = getattr(self._train_data, "pruner", self._train_data)
-        beside = {name: state["extras"].get(name, torch.empty(0)) for name in pruner._channels}
+        extras = {name: state["extras"].get(name, torch.empty(0)) for name in pruner._channels}
         return {
             **state,
             "losses": _padded(state["losses"], size),
-            "extras": {name: _padded(values, size) for name, values in beside.items()},
+            "extras": {name: _padded(values, size) for name, values in extras.items()},
             "num_losses": count,
             "history": json.dumps(state["history"]),  # a string, not a key for each epoch
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state."""
+        """Continue from such a state.
+
+        Args:
+            state: what :meth:`state_dict` returned, after ``dcp.load`` has filled it.
+
+        Raises:
+            ValueError: if the state belongs to other data, as ``train_data.load_state_dict`` does.
+        """
         state = dict(state)
         count = state.pop("num_losses")
         state["losses"] = state["losses"][:count]

@@ -22,7 +22,12 @@ _meetings: dict[str, int] = {}  # how often the ranks of each process group have
 
 @dataclass(frozen=True)
 class Communicator:
-    """All collective calls of a process group, in one place."""
+    """All collective calls of a process group, in one place.
+
+    Args:
+        world_size: the number of ranks; with 1, every call returns at once.
+        process_group: the group to exchange in, or None for torch's default group.
+    """
 
     world_size: int = 1
     process_group: dist.ProcessGroup | None = None
@@ -33,7 +38,14 @@ class Communicator:
         return self.world_size > 1 and has_process_group()
 
     def gather(self, row: torch.Tensor) -> torch.Tensor:
-        """Return every rank's row, stacked; all rows have the same length. Collective."""
+        """Return every rank's row, stacked in the order of the ranks. Collective.
+
+        Args:
+            row: this rank's; all ranks' have the same length and dtype.
+
+        Raises:
+            RuntimeError: if there are several ranks and torch.distributed is not initialised.
+        """
         if self.world_size == 1:
             return row.unsqueeze(0)
         if not has_process_group():
@@ -59,10 +71,17 @@ class Communicator:
         return total
 
     def meet(self, call: str, remedy: str = _SAVING) -> None:
-        """Wait for every rank, or raise an error after some seconds.
+        """Wait for every rank.
 
         Uses the process group's store rather than a collective call, which would hang until the
         group's timeout, minutes or hours later, and leave the group unusable.
+
+        Args:
+            call: the public call that every rank has to make, for the error.
+            remedy: what to do, for the error.
+
+        Raises:
+            RuntimeError: if a rank is missing after ``MEETING_SECONDS``.
         """
         if not self.connected:
             return

@@ -20,6 +20,16 @@ class Ranks:
     draws only from these. With ``global_order`` every rank's sampler issues the whole order,
     because the loader shards the batches itself, and the index in the batch shows which ones a rank
     received.
+
+    Attributes:
+        rank: this process, from 0.
+        world_size: the number of ranks.
+        sharded: whether each rank keeps only the scores of its own samples.
+        global_order: whether every rank's sampler issues the whole order.
+        communicator: what the ranks exchange their losses with.
+
+    >>> Ranks(rank=1, world_size=4, sharded=True).owned(10)  # samples 1, 5 and 9
+    3
     """
 
     rank: int = 0
@@ -34,7 +44,11 @@ class Ranks:
         return 1 if self.global_order else self.world_size
 
     def owned(self, num_samples: int) -> int:
-        """The number of samples whose scores this rank keeps."""
+        """The number of samples whose scores this rank keeps.
+
+        Raises:
+            ValueError: if the ranks are sharded and there are fewer samples than ranks.
+        """
         if not self.sharded:
             return num_samples
         if num_samples < self.world_size:
@@ -56,6 +70,10 @@ class Place:
 
     The lookup is deferred because loaders are often built before the process group.
     ``global_order`` is None if the loaders decide.
+
+    Raises:
+        ValueError: if only one of ``rank`` and ``world_size`` is given, they name no rank, or both
+            ``sharded`` and ``global_order`` are set.
     """
 
     rank: int | None = None

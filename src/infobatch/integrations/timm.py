@@ -28,7 +28,7 @@ from timm.data.mixup import mixup_target  # noqa: E402
 Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 # Options that break the matching of losses to samples, or need timm's own sampler.
-_REFUSED = {
+_UNSUPPORTED = {
     "num_aug_repeats": "repeated samples would share one weight",
     "num_aug_splits": "the copies of a sample would share one score",
     "input_size_choices": "it has its own batch sampler",
@@ -37,17 +37,29 @@ _REFUSED = {
 
 
 def create_train_loader(train_data: InfoBatch, *args: Any, **kwargs: Any) -> Any:
-    """timm's ``create_loader`` for a training set that prunes its own epochs: same arguments.
+    """timm's ``create_loader`` for a training set that prunes its own epochs.
 
-    ``train_data`` wraps the data set that timm created; its transform is set as in timm. For
-    evaluation, keep timm's ``create_loader``.
+    For evaluation, keep timm's ``create_loader``.
+
+    Args:
+        train_data: an ``InfoBatch`` around the data set that timm created, whose transform is set as in
+            timm.
+        args, kwargs: as in ``timm.data.create_loader``.
+
+    Returns:
+        What ``create_loader`` returns, with a loader of the epochs' samples inside.
+
+    Raises:
+        TypeError: if ``train_data`` is not an ``InfoBatch``.
+        ValueError: if an option cannot be used with pruning: repeated or split augmentation, a
+            choice of input sizes, the multi-epoch loader, or ``FastCollateMixup``.
     """
     if not isinstance(train_data, InfoBatch):
         raise TypeError(
             f"create_train_loader() got {type(train_data).__name__}, expected an InfoBatch: "
             "infobatch.InfoBatch(dataset_train, num_epochs). For evaluation use timm's create_loader."
         )
-    for name, reason in _REFUSED.items():
+    for name, reason in _UNSUPPORTED.items():
         if kwargs.get(name):
             raise ValueError(
                 f"create_train_loader({name}={kwargs[name]!r}) cannot be used with pruning: {reason}. Leave it out."
@@ -79,13 +91,17 @@ def create_train_loader(train_data: InfoBatch, *args: Any, **kwargs: Any) -> Any
 class Mixup(timm.data.Mixup):  # type: ignore[misc]
     """timm's ``Mixup`` (MixUp, CutMix, all modes) that also remembers which samples it mixed.
 
-    Pass it to :func:`per_sample` together with the criterion.
+    Pass it to :func:`per_sample` together with the criterion; its arguments are timm's.
+
+    Attributes:
+        labels: the labels of the last batch before mixing.
+        lam: each sample's share of the image at its own position; the rest is its partner's.
     """
 
     num_classes: int
     label_smoothing: float
     labels: torch.Tensor | None = None
-    lam: torch.Tensor  # each sample's share at its own position; the rest is its partner's
+    lam: torch.Tensor
 
     def __call__(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mix a batch in place; return it with its soft targets."""
@@ -106,10 +122,21 @@ def per_sample(
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor | PerSample]:
     """Turn a criterion into one loss per sample, whose plain mean is the criterion's value.
 
-    For ``nn.CrossEntropyLoss`` and timm's ``LabelSmoothingCrossEntropy``, ``SoftTargetCrossEntropy``
-    and ``BinaryCrossEntropy``. With ``mixup``, the losses are divided among the samples that were
-    mixed, and ranked by the score of the paper's appendix A.3: how far the model's probabilities
-    for a sample's label fall short of the mixed targets, in both images that contain the sample.
+    With ``mixup``, the losses are divided among the samples that were mixed, and ranked by the score of
+    the paper's appendix A.3: how far the model's probabilities for a sample's label fall short of
+    the mixed targets, in both images that contain the sample.
+
+    Args:
+        criterion: ``nn.CrossEntropyLoss``, or timm's ``LabelSmoothingCrossEntropy``,
+            ``SoftTargetCrossEntropy`` or ``BinaryCrossEntropy``.
+        mixup: the :class:`Mixup` that mixes the batches, if they are mixed.
+
+    Returns:
+        A function of output and target, whose result is passed to ``update``.
+
+    Raises:
+        TypeError: if the criterion is another one or has class weights, would smooth the mixed targets
+            a second time, or ``mixup`` is timm's own.
     """
     losses_of = _unreduced(criterion)
     if mixup is None:
@@ -198,11 +225,18 @@ _ENTRY = "infobatch"  # in timm's checkpoints
 
 
 class CheckpointSaver(timm.utils.CheckpointSaver):  # type: ignore[misc]
-    """timm's ``CheckpointSaver`` with one more argument, ``train_data``, whose state it also saves.
+    """timm's ``CheckpointSaver``, which also saves the state of ``train_data``.
 
     timm saves on only one process. After an epoch's last update that is enough, because the
     processes have exchanged their losses. A recovery file from the middle of an epoch has only this
     process's losses of that epoch.
+
+    Args:
+        train_data: the ``InfoBatch`` that is trained on.
+        args, task, kwargs: as in ``timm.utils.CheckpointSaver``.
+
+    Raises:
+        TypeError: if ``train_data`` is not an ``InfoBatch``.
     """
 
     def __init__(self, *args: Any, train_data: InfoBatch, task: Any, **kwargs: Any) -> None:
@@ -232,6 +266,13 @@ def load_pruning(train_data: InfoBatch, checkpoint_path: str | Path) -> None:
     """Load the state of ``train_data`` from a checkpoint written by :class:`CheckpointSaver`.
 
     Call it after creating the scheduler: from then on, the loader has the next epoch's length.
+
+    Args:
+        train_data: the ``InfoBatch`` that training continues with.
+        checkpoint_path: the file that the saver wrote.
+
+    Raises:
+        ValueError: if the checkpoint has no such state.
     """
     with torch.serialization.safe_globals(
         [argparse.Namespace]

@@ -25,6 +25,15 @@ def write_scores(path: str | PathLike[str], memory: Memory, shard: Shard) -> Non
     """Write one row per sample, atomically.
 
     As in ``Samples.age``, an age of 1 means a visit in the latest epoch; -1 means no visit yet.
+
+    Args:
+        path: ends in ``.parquet``, ``.csv`` or ``.npz``.
+        memory: its columns; one with several numbers per sample becomes several.
+        shard: which samples the rows are.
+
+    Raises:
+        ValueError: if the file's extension is none of the three.
+        ImportError: if the file is a ``.parquet`` file and pyarrow is not installed.
     """
     table: Table = {INDEX: shard.first + shard.step * np.arange(len(memory))}
     for name, column in memory.columns.items():
@@ -52,7 +61,19 @@ def read_table(call: str, path: Path) -> Table:
 def read_scores(
     source: torch.Tensor | np.ndarray[Any, Any] | str | PathLike[str] | None, num_samples: int
 ) -> FloatArray | None:
-    """Read one score per sample from a tensor, an array or a file; NaN where there is none."""
+    """Read one score per sample from a tensor, an array or a file.
+
+    Args:
+        source: the argument ``initial_scores``; a file has the columns ``index`` and ``score``.
+        num_samples: the number of samples in the data set.
+
+    Returns:
+        One score per sample, NaN where there is none or it is not finite; None for None.
+
+    Raises:
+        ValueError: if there is not one number per sample, or a file names samples that the data set
+            does not have, or one of them twice.
+    """
     if source is None:
         return None
     if isinstance(source, str | PathLike):
@@ -132,7 +153,7 @@ def _write_npz(path: Path, table: Table) -> None:
 
 
 def _read_csv(path: Path) -> Table:
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         names, *rows = [row for row in csv.reader(file) if row] or [[]]
     cells = ([row[at] if at < len(row) else "" for row in rows] for at in range(len(names)))
     return dict(zip(names, map(_column, cells), strict=True))
@@ -148,7 +169,7 @@ def _column(cells: list[str]) -> npt.NDArray[Any]:
 
 
 def _write_csv(path: Path, table: Table) -> None:
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(table)
         writer.writerows(zip(*(column.tolist() for column in table.values()), strict=True))

@@ -55,6 +55,9 @@ class MeanError:
 
     Follows the channel ``el2n``. Early visits rank samples better than late ones, when most errors
     are near 0.
+
+    Args:
+        visits: how many of a sample's first visits count.
     """
 
     visits: int = 10
@@ -85,8 +88,12 @@ class DynUnc:
 
     He et al.'s dynamic uncertainty, for the coreset method and for the policy of that name: NaN until
     a sample has been visited ``window`` times; the standard deviation has the divisor ``window`` − 1.
-    Follows the channel ``label_probability``; with ``channel=None`` the scores, which must then be
-    cross-entropies, so that p(label) is exp(−score). Takes 4 × ``window`` + 6 bytes per sample.
+    Takes 4 × ``window`` + 6 bytes per sample.
+
+    Args:
+        window: the number of visits in a window.
+        channel: what is followed: ``label_probability``, or with None the scores, which must then be
+            cross-entropies, so that p(label) is exp(−score).
     """
 
     window: int = 10

@@ -18,7 +18,15 @@ Rows = npt.NDArray[np.intp] | slice
 
 
 class Memory:
-    """Named columns with one row per sample; ``score`` always exists, NaN where never seen."""
+    """Named columns with one row per sample.
+
+    Args:
+        scores: the first column, ``score``: NaN where a sample was never seen.
+        tracks: what else to remember; each adds its own columns.
+
+    Raises:
+        ValueError: if two tracks have a column of the same name.
+    """
 
     def __init__(self, scores: FloatArray, tracks: Iterable[Track] = ()) -> None:
         self.tracks = tuple(dict.fromkeys(tracks))
@@ -45,6 +53,9 @@ class Memory:
 
         A column that the checkpoint lacks or has in another shape, such as a window of another
         length, starts from the checkpoint's scores.
+
+        Args:
+            columns: by name, each with one row per sample; ``score`` is among them.
         """
         for name, column in Memory(columns[SCORE], self.tracks).columns.items():
             saved = columns.get(name, column)
@@ -61,9 +72,13 @@ class Memory:
     def fold(
         self, blocks: Iterable[tuple[Rows, FloatArray]], epoch: int, channel: str | None = None
     ) -> None:
-        """Fold in an epoch's scores, given as blocks of rows and their finite scores.
+        """Fold in what an epoch recorded.
 
-        With ``channel``, fold in the values reported under that name instead.
+        Args:
+            blocks: rows and their values, all finite; no row twice.
+            epoch: the epoch that recorded them.
+            channel: the name under which the values were reported in ``update(extras=…)``; None for
+                the scores.
         """
         tracks = [track for track in self.tracks if channel_of(track) == channel]
         names = [list(track.begin(np.empty(0, np.float32))) for track in tracks]

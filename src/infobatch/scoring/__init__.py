@@ -1,8 +1,8 @@
 """Per-sample losses and scores by task.
 
-Each function returns ``PerSample(losses, scores)``, which ``update`` accepts like a tensor. The
-plain mean of the losses is the batch loss that you train with anyway; the scores rank the samples
-individually.
+Each function returns ``PerSample(losses, scores)``, which ``update`` accepts like a tensor. The plain
+mean of the losses is the batch loss that you train with anyway; the scores rank the samples, and do
+not depend on the rest of the batch unless the function says so.
 """
 
 from infobatch.per_sample import PerSample

@@ -9,7 +9,7 @@ import torch
 
 
 def check_tensor(call: str, name: str, value: object, shape: str, *, least_dims: int) -> None:
-    """Refuse anything but a tensor of floating point numbers with a batch dimension in front."""
+    """Raise unless this is a tensor of floating point numbers with a batch dimension in front."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"{call} got {type(value).__name__} as {name}, expected a tensor of shape {shape}. Pass "
@@ -35,7 +35,7 @@ def check_tensor(call: str, name: str, value: object, shape: str, *, least_dims:
 def check_shape(
     call: str, name: str, value: object, expected: tuple[int, ...], remedy: str
 ) -> None:
-    """Refuse anything but a tensor of exactly this shape, so nothing is broadcast by accident."""
+    """Raise unless this is a tensor of exactly this shape, so that nothing is broadcast by accident."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"{call} got {type(value).__name__} as {name}, expected a tensor of shape {expected}. "
@@ -48,14 +48,14 @@ def check_shape(
 
 
 def check_indices(call: str, name: str, value: torch.Tensor, remedy: str) -> torch.Tensor:
-    """Return integers as int64, or refuse the tensor."""
+    """Return integers as int64; raise for any other type."""
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         raise TypeError(f"{call} got {name} of {value.dtype}, expected integers. {remedy}")
     return value.long()
 
 
 def check_range(call: str, name: str, value: Any, low: float, high: float) -> float:
-    """Return a number in [low, high], or refuse the argument."""
+    """Return a number in [low, high] as a float; raise for anything else."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float | np.floating)

@@ -47,6 +47,13 @@ def cross_entropy(
         label_smoothing, ignore_index: as in torch; soft targets have no label to ignore.
         score: what the samples are ranked by, ``"loss"`` or ``"gradient"``.
 
+    Returns:
+        One loss and one score per sample, (B,) each.
+
+    Raises:
+        ValueError: if the shapes of logits, targets and weight do not fit, or ``score`` is unknown.
+        TypeError: if the logits are not floating point numbers, or class indices not integers.
+
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> cross_entropy(logits, torch.tensor([0, 0])).scores
     tensor([0.1269, 2.1269])
@@ -126,6 +133,13 @@ def binary_cross_entropy(
         targets: of the same shape, in [0, 1]; bool and int labels are fine.
         weight, pos_weight: as in torch, broadcast against the logits.
 
+    Returns:
+        One loss and one score per sample, (B,) each: the mean over its labels, as both.
+
+    Raises:
+        ValueError: if the targets do not have the shape of the logits.
+        TypeError: if the logits are not floating point numbers.
+
     >>> binary_cross_entropy(torch.zeros(2, 3), torch.ones(2, 3)).losses
     tensor([0.6931, 0.6931])
     """
@@ -161,10 +175,21 @@ def focal(
 
     Args:
         logits: (B, C); for multi-hot targets any (B, …).
+        targets: classes, (B,), or multi-hot targets in the shape of the logits.
         gamma: how strongly easy samples are down-weighted; 0 is the plain cross-entropy.
         alpha: with classes, one factor per class, (C,), or one for all; with multi-hot targets, the
             factor of the positives, while the negatives have 1 − alpha.
         ignore_index: the class that is not counted, as in :func:`cross_entropy`.
+
+    Returns:
+        One loss and one score per sample, (B,) each.
+
+    Raises:
+        ValueError: if the shapes of logits, targets and alpha do not fit.
+        TypeError: if the logits are not floating point numbers.
+
+    >>> focal(torch.zeros(1, 2), torch.tensor([0])).losses  # (1 - 0.5)^2 times log 2
+    tensor([0.1733])
     """
     call = "focal()"
     check_tensor(call, "logits", logits, "(B, C)", least_dims=1)

@@ -36,6 +36,13 @@ def contrastive(
             ``model.logit_scale.exp()``, after the exponential). Gradients flow to it.
         normalise: scale the embeddings to length 1; has no effect if they already are.
 
+    Returns:
+        One loss and one score per pair, (B,) each: the loss, as both.
+
+    Raises:
+        ValueError: if the embeddings are not of one shape, or both temperature and scale are given.
+        TypeError: if the embeddings are not tensors of floating point numbers.
+
     >>> pairs = torch.eye(3)
     >>> contrastive(pairs, pairs, temperature=1.0).losses
     tensor([0.5514, 0.5514, 0.5514])

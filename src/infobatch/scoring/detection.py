@@ -41,6 +41,14 @@ def detection(
         weights: factors by name; a part that is not named has factor 1.
         counts: (B,), each image's share of the number that the batch loss is divided by.
 
+    Returns:
+        One loss and one score per image, (B,) each.
+
+    Raises:
+        ValueError: if there are no parts, a part is not one loss per image, or ``weights`` names a
+            part that is not there.
+        TypeError: if the parts are neither a mapping nor a list of mappings.
+
     >>> parts = {"box": torch.tensor([1.0, 0.0]), "cls": torch.tensor([0.5, 0.25])}
     >>> detection(parts, weights={"box": 2.0}).losses
     tensor([2.5000, 0.2500])

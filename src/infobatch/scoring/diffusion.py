@@ -37,6 +37,19 @@ def diffusion(
         timesteps: (B,), the steps that were drawn.
         weights: (B,), factors of the losses, for instance from :func:`min_snr_weights`.
         timestep_means: one object for the whole run. Without it the score is the loss itself.
+
+    Returns:
+        One loss and one score per sample, (B,) each.
+
+    Raises:
+        ValueError: if the shapes of prediction, target, timesteps and weights do not fit.
+        TypeError: if the prediction is not a tensor of floating point numbers.
+
+    >>> means = TimestepMeans(1000)
+    >>> for timesteps in torch.tensor([[3, 800], [3, 500]]):
+    ...     result = diffusion(torch.ones(2, 4), torch.zeros(2, 4), timesteps, timestep_means=means)
+    >>> result.scores
+    tensor([1., nan])
     """
     call = "diffusion()"
     check_tensor(call, "prediction", prediction, "(B, …)", least_dims=2)
@@ -73,7 +86,20 @@ def diffusion_target(
     """The target of a model with a ``prediction_type``, by diffusers' names.
 
     ``"epsilon"`` the noise, ``"sample"`` the clean sample, ``"v_prediction"`` the velocity
-    √ᾱ·noise − √(1−ᾱ)·clean. Pass ``scheduler.config.prediction_type`` and ``scheduler.alphas_cumprod``.
+    √ᾱ·noise − √(1−ᾱ)·clean.
+
+    Args:
+        prediction_type: ``scheduler.config.prediction_type``.
+        clean: (B, …), the samples without noise.
+        noise: of the same shape, the noise that was added.
+        timesteps: (B,), the steps that were drawn.
+        alphas_cumprod: ``scheduler.alphas_cumprod``, ᾱ of every step.
+
+    Returns:
+        The target, in the shape of ``clean``.
+
+    Raises:
+        ValueError: if ``prediction_type`` is none of the three.
     """
     _check_prediction_type("diffusion_target()", prediction_type)
     if prediction_type == "epsilon":
@@ -96,6 +122,18 @@ def min_snr_weights(
     With SNR = ᾱ / (1 − ᾱ): min(SNR, gamma) / SNR for the noise, / (SNR + 1) for the velocity, and
     min(SNR, gamma) itself for the clean sample. A last step without any signal gets weight 1 for
     the noise, because dividing 0 by 0 would give NaN.
+
+    Args:
+        alphas_cumprod: ``scheduler.alphas_cumprod``, ᾱ of every step.
+        timesteps: (B,), the steps that were drawn.
+        gamma: the largest signal-to-noise ratio that counts.
+        prediction_type: ``scheduler.config.prediction_type``.
+
+    Returns:
+        One weight per sample, (B,).
+
+    Raises:
+        ValueError: if ``prediction_type`` is none of diffusers' three.
 
     >>> min_snr_weights(torch.tensor([0.99, 0.5, 0.1]), torch.tensor([0, 1, 2]))
     tensor([0.0505, 1.0000, 1.0000])

@@ -27,6 +27,16 @@ def token_losses(
         shift: position t − 1 predicts token t, as in a causal model; False for a masked one, or if
             the labels are already shifted.
         ignore_index: the label of tokens that are not trained on: padding, the prompt.
+
+    Returns:
+        (B, T), differentiable, in float32 if the logits have half precision.
+
+    Raises:
+        ValueError: if the labels are not (B, T).
+        TypeError: if the labels are not integers.
+
+    >>> token_losses(torch.zeros(1, 3, 4), torch.tensor([[0, 1, -100]]))
+    tensor([[0.0000, 1.3863, 0.0000]])
     """
     return _token_losses("token_losses()", logits, labels, shift, ignore_index)
 
@@ -79,6 +89,13 @@ def causal_lm(
             compute them from position ids with :func:`sequence_boundaries`. Padding belongs to the
             sequence before it, and an empty one (two equal boundaries) is a sequence without a
             token.
+
+    Returns:
+        One loss and one score per sequence: (B,) each, or as many as ``boundaries`` delimit.
+
+    Raises:
+        ValueError: if the labels are not (B, T), or ``boundaries`` (on a CPU) do not rise from 0 to B·T.
+        TypeError: if labels or boundaries are not integers.
 
     >>> logits, labels = torch.zeros(2, 3, 4), torch.tensor([[0, 1, 2], [3, -100, -100]])
     >>> causal_lm(logits, labels).scores
@@ -134,6 +151,15 @@ def sequence_boundaries(position_ids: torch.Tensor) -> torch.Tensor:
 
     Their number depends on the data, so on a GPU this waits for the device: call it in the collate
     function.
+
+    Args:
+        position_ids: (B, T), the positions that the model gets.
+
+    Returns:
+        The offsets at which sequences start in the B·T tokens, followed by B·T.
+
+    Raises:
+        ValueError: if ``position_ids`` is not a tensor with two dimensions.
 
     >>> sequence_boundaries(torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]))
     tensor([ 0,  3,  5, 10])

@@ -29,6 +29,13 @@ def masked_autoencoding(
         normalise: compare with each patch shifted to mean 0 and scaled to variance 1
             (``norm_pix_loss``).
 
+    Returns:
+        One loss and one score per image, (B,) each.
+
+    Raises:
+        ValueError: if the shapes of predictions, patches and mask do not fit.
+        TypeError: if the predictions are not floating point numbers.
+
     >>> patches = torch.ones(2, 4, 3)
     >>> mask = torch.tensor([[1, 0, 0, 0], [0, 0, 0, 0]])
     >>> masked_autoencoding(torch.zeros(2, 4, 3), patches, mask).scores

@@ -55,6 +55,14 @@ def mixed_cross_entropy(
             For CutMix, the share of the area that it kept.
         label_smoothing: as in torch's cross-entropy.
 
+    Returns:
+        One loss and one score per sample, (B,) each, in the order of ``targets``.
+
+    Raises:
+        ValueError: if shapes do not fit, ``lam`` is not in [0, 1], or ``partners`` (on a CPU) is not a
+            permutation.
+        TypeError: if ``lam`` is missing, or a tensor has the wrong type.
+
     >>> logits = torch.tensor([[0.7, 0.3], [0.3, 0.7]]).log()
     >>> mixed_cross_entropy(logits, torch.tensor([0, 1]), lam=0.7).scores.abs() < 1e-6
     tensor([True, True])

@@ -52,7 +52,7 @@ def add_up_cross_entropy(
 def check_class_weight(
     call: str, weight: torch.Tensor | None, logits: torch.Tensor
 ) -> torch.Tensor | None:
-    """Return the class weights with the logits' type and device, or refuse them."""
+    """Return the class weights with the logits' type and device; raise if there is not one per class."""
     if weight is None:
         return None
     check_shape(call, "weight", weight, (logits.shape[1],), "Pass one weight per class.")

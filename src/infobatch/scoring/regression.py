@@ -28,6 +28,13 @@ def mse(predictions: torch.Tensor, targets: torch.Tensor, *, scale: Scale = None
         scale: the size of an error by output (for instance its standard deviation), only for the
             score: a number, or a tensor in the shape of a sample.
 
+    Returns:
+        One loss and one score per sample, (B,) each.
+
+    Raises:
+        ValueError: if predictions and targets differ in shape, or ``scale`` is not one per output.
+        TypeError: if the predictions are not floating point numbers.
+
     >>> mse(torch.tensor([[1.0, 100.0], [0.0, 0.0]]), torch.zeros(2, 2), scale=torch.tensor([1, 100])).scores
     tensor([1., 0.])
     """
@@ -48,6 +55,16 @@ def huber(
         predictions, targets, scale: as in :func:`mse`.
         delta: the error above which the loss is linear, in the unit of the targets: if the unit
             changes, change it too, or the loss is a different one.
+
+    Returns:
+        One loss and one score per sample, (B,) each.
+
+    Raises:
+        ValueError: if predictions and targets differ in shape, or ``scale`` is not one per output.
+        TypeError: if the predictions are not floating point numbers.
+
+    >>> huber(torch.tensor([0.5, 3.0]), torch.zeros(2)).losses
+    tensor([0.1250, 2.5000])
     """
     predictions, targets = _pair("huber()", predictions, targets)
     losses = functional.huber_loss(predictions, targets, delta=delta, reduction="none")
@@ -69,6 +86,13 @@ def quantile(
         q: the quantile in [0, 1], or several, over which the loss is averaged.
         scale: as in :func:`mse`.
 
+    Returns:
+        One loss and one score per sample, (B,) each.
+
+    Raises:
+        ValueError: if shapes do not fit, or a quantile is not in [0, 1].
+        TypeError: if the predictions are not floating point numbers.
+
     >>> quantile(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 1.0]), 0.9).losses
     tensor([0.9000, 0.1000])
     """
@@ -88,8 +112,8 @@ def quantile(
         check_shape(call, "targets", targets, tuple(predictions.shape[:-1]), remedy)
         predictions = at_least_float32(predictions)
         errors = targets.to(predictions).unsqueeze(-1) - predictions
-        each = torch.tensor(levels, dtype=errors.dtype, device=errors.device)
-        losses = torch.maximum(each * errors, (each - 1) * errors).mean(-1)
+        level_row = torch.tensor(levels, dtype=errors.dtype, device=errors.device)
+        losses = torch.maximum(level_row * errors, (level_row - 1) * errors).mean(-1)
     return _averaged(call, losses, scale, degree=1)
 
 

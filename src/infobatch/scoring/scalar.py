@@ -34,6 +34,13 @@ def scalar(
             Without it the score is the loss of this batch alone.
         momentum: the share of ``previous`` that the score keeps.
 
+    Returns:
+        One loss and one score per sample, (B,) each; all losses are the same.
+
+    Raises:
+        TypeError: if ``loss`` is not a floating point scalar.
+        ValueError: if ``batch_size`` is below 1, ``previous`` not (B,), or ``momentum`` not in [0, 1].
+
     >>> scalar(torch.tensor(2.0), 2, previous=torch.tensor([1.0, float("nan")])).scores
     tensor([1.1000, 2.0000])
     """

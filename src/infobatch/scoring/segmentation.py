@@ -37,6 +37,13 @@ def segmentation(
         weight: (C,), one per class; part of the loss and of the score.
         auxiliary: pairs ``(logits, factor)``, one per head.
 
+    Returns:
+        One loss and one score per image, (B,) each.
+
+    Raises:
+        ValueError: if the masks are not of the logits' size, for any of the heads.
+        TypeError: if the masks are not integers, or ``auxiliary`` does not hold pairs.
+
     >>> logits, masks = torch.zeros(2, 3, 4, 4), torch.full((2, 4, 4), 255)
     >>> masks[0, 0] = 1
     >>> segmentation(logits, masks, auxiliary=[(logits, 0.4)]).scores

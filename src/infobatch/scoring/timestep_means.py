@@ -23,6 +23,9 @@ class TimestepMeans:
         momentum: the share of a mean that remains at each new loss: 0.99 is a memory of about 100
             losses per bin, 1 of all losses.
 
+    Raises:
+        ValueError: if ``num_timesteps`` or ``bins`` is below 1, or ``momentum`` not in [0, 1].
+
     >>> means = TimestepMeans(1000)
     >>> means.update(torch.tensor([2.0, 4.0]), torch.tensor([5, 5]))
     >>> means.relative(torch.tensor([6.0, 6.0]), torch.tensor([5, 800]))
@@ -40,14 +43,27 @@ class TimestepMeans:
         self._weights = torch.zeros(self.bins)
 
     def relative(self, losses: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
-        """Divide losses by the mean of their timesteps; NaN where none has been seen."""
+        """Divide losses by the mean of their timesteps.
+
+        Args:
+            losses: (B,).
+            timesteps: (B,), the steps at which the losses were computed.
+
+        Returns:
+            (B,), NaN where no loss of that bin has been seen. Nothing is recorded.
+        """
         self._follow(losses.device)
         bins = self._bins_of(timesteps, losses.device)
         means = (self._totals / self._weights)[bins]  # 0 / 0 gives the desired NaN
         return losses.detach() / means
 
     def update(self, losses: torch.Tensor, timesteps: torch.Tensor) -> None:
-        """Add a batch; losses that are not finite are ignored."""
+        """Add a batch; losses that are not finite are ignored.
+
+        Args:
+            losses: (B,).
+            timesteps: (B,), the steps at which the losses were computed.
+        """
         self._follow(losses.device)
         losses = losses.detach().float()
         counts = losses.isfinite()
@@ -66,7 +82,14 @@ class TimestepMeans:
         return {"totals": self._totals.clone(), "weights": self._weights.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state with the same number of bins."""
+        """Continue from a state with the same number of bins.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: if the state has another number of bins.
+        """
         for name in ("totals", "weights"):
             value = state.get(name)
             if not isinstance(value, torch.Tensor) or value.shape != (self.bins,):

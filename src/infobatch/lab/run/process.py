@@ -29,7 +29,7 @@ from infobatch.lab.options import parse_options
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.run.identity import hash_of_task, what_differs
 from infobatch.lab.run.result import RESULT_FILE, read_result, write_result
-from infobatch.lab.run.settings import settings_of
+from infobatch.lab.run.settings import RunSettings, settings_of
 from infobatch.lab.run.training import Report, Run
 from infobatch.lab.run.writers import check_log, curves, open_writer
 from infobatch.lab.stats.runs import Record
@@ -134,14 +134,7 @@ def run_once(
     if rule.follows:
         chosen |= {"budget": budget, "leader": leader}
     settings = settings_of(task, arm=arm, seed=seed, smoke=smoke, **chosen)
-    finished = read_result(folder)
-    if finished is not None:
-        differing = what_differs(finished.settings, asdict(settings))
-        if differing:
-            raise ValueError(
-                f"{folder} already holds a finished run with different settings: {differing}. Choose another "
-                "--out, or delete the folder."
-            )
+    if finished := finished_before(folder, settings):
         if not events:
             _tell("Already finished: ", task, finished, folder)
         return
@@ -152,19 +145,38 @@ def run_once(
         record = run.train(report)
     if run.rank:
         return
+    write_files(run, record)
+    (folder / "checkpoint.pt").unlink(missing_ok=True)
+    if not events:
+        _tell("Wrote ", task, record, folder)
+
+
+def finished_before(folder: Path, settings: RunSettings) -> Record | None:
+    """The result of a run with these settings that is already in the folder; another run's raises."""
+    finished = read_result(folder)
+    if finished is None:
+        return None
+    differing = what_differs(finished.settings, asdict(settings))
+    if differing:
+        raise ValueError(
+            f"{folder} already holds a finished run with different settings: {differing}. Choose another "
+            "--out, or delete the folder."
+        )
+    return finished
+
+
+def write_files(run: Run, record: Record) -> None:
+    """Write what the report needs, and then the result, whose file says that the run is finished."""
     details = run.details()
 
     def save_details(path: Path) -> None:
         with path.open("wb") as file:
             np.savez_compressed(file, **details)
 
-    write_atomically(folder / "details.npz", save_details)
+    write_atomically(run.folder / "details.npz", save_details)
     samples = {int(i): _shown(run, int(i)) for i in [*details["easiest"], *details["hardest"]]}
-    write_atomically(folder / "samples.json", lambda path: path.write_text(json.dumps(samples)))
-    write_result(folder, record)
-    (folder / "checkpoint.pt").unlink(missing_ok=True)
-    if not events:
-        _tell("Wrote ", task, record, folder)
+    write_atomically(run.folder / "samples.json", lambda path: path.write_text(json.dumps(samples)))
+    write_result(run.folder, record)
 
 
 def _tell(what: str, task: Task, record: Record, folder: Path) -> None:

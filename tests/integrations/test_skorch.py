@@ -1,0 +1,66 @@
+"""skorch's page, with the real package."""
+
+import pytest
+import torch
+from skorch.helper import predefined_split
+from torch.utils.data import TensorDataset
+
+from document_examples import examples, surroundings
+
+FIT, RESUME = examples("docs/skorch.md")
+BUILD = FIT.partition("net.fit(")[0]
+
+
+def page(tmp_path):
+    return surroundings(tmp_path) | {"num_epochs": 8}
+
+
+def execute(source, names):
+    exec(compile(source, "skorch.md", "exec"), names)
+    return names
+
+
+def test_page(tmp_path, capsys):
+    names = execute(FIT, page(tmp_path))
+    net, savings = names["net"], names["train_data"].savings
+    batches = [-(-epoch.made // 64) for epoch in savings.epochs]
+    assert [len(epoch["batches"]) for epoch in net.history] == batches
+    assert [len(savings.epochs), savings.epochs[0].made, savings.epochs[7].made] == [8, 400, 400]
+    assert savings.saved > 300
+    assert names["train_data"].scores.isfinite().all()
+    x, y = names["data"].tensors
+    assert (net.predict(x.numpy()) == y.numpy()).mean() > 0.9
+    assert capsys.readouterr().out.endswith(f"{savings}\n")
+
+
+def test_the_page_s_resume_gives_the_same_bits(tmp_path):
+    straight = execute(FIT, page(tmp_path))
+    first = execute(BUILD, page(tmp_path))
+    first["net"].set_params(max_epochs=3).fit(first["train_data"], y=None)
+    files = {"f_params": tmp_path / "net.pt", "f_optimizer": tmp_path / "optimizer.pt"}
+    first["net"].save_params(**files)
+    second = execute(BUILD, page(tmp_path) | {"state": first["train_data"].state_dict()})
+    second["net"].initialize().load_params(**files)
+    execute(RESUME, second)
+    assert second["train_data"].savings == straight["train_data"].savings
+    weights = [names["net"].module_.weight for names in (straight, second)]
+    assert torch.equal(*weights)
+
+
+def test_a_fixed_split(tmp_path):
+    names = page(tmp_path)
+    x, y = names["data"].tensors
+    names |= {"predefined_split": predefined_split, "valid_data": TensorDataset(x[:40], y[:40])}
+    split = BUILD.replace("split=None", "split=predefined_split(valid_data),\n    classes=[0, 1]")
+    execute(split, names)["net"].fit(names["train_data"], y=None)
+    assert len(names["net"].history[:, "valid_loss"]) == 8
+    assert names["net"].history[-1, "valid_acc"] > 0.9
+    assert [epoch.made for epoch in names["train_data"].savings.epochs][::7] == [400, 400]
+
+
+@pytest.mark.parametrize(("y", "error"), [(False, ValueError), (True, IndexError)])
+def test_skorch_s_own_split_raises(y, error, tmp_path):
+    """It trains on a part of the data, whose indices are not the sampler's."""
+    names = execute(BUILD.replace("    train_split=None,\n", ""), page(tmp_path))
+    with pytest.raises(error, match=r"passing a suitable y|index out of range|out of bounds"):
+        names["net"].fit(names["train_data"], y=names["targets"] if y else None)
