@@ -4,7 +4,7 @@
 A run trains on four fifths of the training images, and is measured on the rest (``--test``: all of
 them, and the test set, for settings that were chosen before). Beside the metric: the accuracy on every
 fourth training image, not augmented, and the processor seconds. A run that was stopped continues; one
-that is finished is not repeated. Without a name, prints the table of what is stored.
+that is finished is not repeated. ``airbench_tuning_summary.py`` prints the table.
 
 Memory that goes back to the system after each layer costs a fifth of the time. The stored runs had
 
@@ -30,7 +30,6 @@ from infobatch.lab.run.training import Run
 from infobatch.lab.task import as_task
 
 RESULTS = Path(__file__).parent / "results" / "airbench_tuning"
-TRAINING_ACCURACY = "training accuracy"
 
 
 def sgd(groups, rate, *, momentum, bias):
@@ -82,7 +81,7 @@ def train(choice, data, folder):
             if name not in ("name", "command", "data", "work")
         },
         "accuracy": result.metric,
-        TRAINING_ACCURACY: accuracy(run.model, every_fourth, 500, prepare=recipe.prepare),
+        "training_accuracy": accuracy(run.model, every_fourth, 500, prepare=recipe.prepare),
         "extra_metrics": result.extra_metrics,
         "saved_fraction": result.saved_fraction,
         "spread_of_scores": float(scores.std() / scores.mean()),
@@ -95,39 +94,10 @@ def train(choice, data, folder):
     }
 
 
-def table():
-    """One line per stored run, in Markdown."""
-    yield (
-        "| widths | epochs | rate | other settings | arm | measured on | accuracy | on training images "
-        "| core-seconds | per 50,000 passes |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
-    usual = {"batch": 500, "decay": 5e-4, "smoothing": 0.2, "momentum": 0.9, "bias": 1.0, "seed": 0}
-    for path in sorted(RESULTS.glob("*.json")):
-        run = json.loads(path.read_text())
-        choice, costs = run["choice"], run["costs"]
-        others = [
-            f"{name} {choice[name]:g}" for name, value in usual.items() if choice[name] != value
-        ]
-        others += [choice["precision"]] * (choice["precision"] != "bfloat16")
-        yield "| {} | {} | {:g} | {} | {} | {} | {:.2f} | {:.2f} | {:.0f} | {:.1f} |".format(
-            choice["widths"],
-            choice["epochs"],
-            choice["rate"],
-            ", ".join(others),
-            choice["arm"],
-            "test" if choice["test"] else "validation",
-            run["accuracy"],
-            run[TRAINING_ACCURACY],
-            costs["cpu_seconds"],
-            costs["cpu_seconds"] / costs["samples_forwarded"] * 50_000,
-        )
-
-
 def main():
-    """Train, or print the table."""
+    """Train, and store the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", nargs="?")
+    parser.add_argument("name")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--work", type=Path, default=Path("airbench-tuning"), help="checkpoints")
     for option, default in {
@@ -147,9 +117,6 @@ def main():
         parser.add_argument(f"--{option}", type=type(default), default=default)
     parser.add_argument("--test", action="store_true")
     choice = parser.parse_args()
-    if choice.name is None:
-        print(*table(), sep="\n")
-        return
     choice.command = " ".join(
         [choice.name]
         + [
@@ -168,7 +135,7 @@ def main():
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write_text(json.dumps(record, indent=1)))
     (folder / "checkpoint.pt").unlink(missing_ok=True)
-    print(f"{choice.name}: {record['accuracy']:.2f}, training {record[TRAINING_ACCURACY]:.2f}")
+    print(f"{choice.name}: {record['accuracy']:.2f}, training {record['training_accuracy']:.2f}")
 
 
 if __name__ == "__main__":
