@@ -54,6 +54,8 @@ class Task:
     ``show(data, index)`` are also for the report: the class of each training sample, the names of
     classes 0, 1, and so on, and a sample as a string or as an array of pixels.
     ``extra_metrics(model, data)`` returns further metrics of the finished model on the test set.
+    ``begin_epoch(epoch)`` is called before each epoch's first batch, and again if a run is resumed
+    within the epoch, for augmentation that changes from one epoch to the next.
     ``proxy()`` is a smaller model that ``losses`` also accepts, for ``infobatch score --proxy``.
     """
 
@@ -79,6 +81,7 @@ class Task:
     labels: Callable[[Dataset[Any]], Sequence[int]] | None = None
     show: Callable[[Dataset[Any], int], Any] | None = None
     extra_metrics: Callable[[nn.Module, Dataset[Any]], dict[str, float]] | None = None
+    begin_epoch: Callable[[int], None] | None = None
     proxy: Callable[[], nn.Module] | None = None
 
     def __post_init__(self) -> None:

@@ -132,6 +132,11 @@ class StopError(Exception):
         ("diffusion", {}),
         ("fashion", {"optimizer": "lamb", "mix": "cutmix"}),
         pytest.param("cifar10", {"optimizer": "lars"}, marks=needs_data("cifar10")),
+        pytest.param(
+            "cifar10",
+            {"network": "airbench", "widths": "16/16/16", "precision": "bfloat16"},
+            marks=needs_data("cifar10"),
+        ),
     ],
 )
 def test_resumes_bit_for_bit(name, options, tmp_path, monkeypatch):
@@ -262,7 +267,8 @@ def test_settings_are_stated(name):
 
 @needs_data("cifar10")
 @pytest.mark.parametrize(
-    ("network", "parameters"), [("resnet", 308_650), ("small_resnet", 78_042), ("vit", 311_146)]
+    ("network", "parameters"),
+    [("resnet", 308_650), ("small_resnet", 78_042), ("vit", 311_146), ("airbench", 569_344)],
 )
 def test_cifar10_networks_and_sizes(network, parameters):
     options = {"network": network, "images": "300", "epochs": "5"}
@@ -299,11 +305,22 @@ def test_a_fashion_network_that_does_not_exist():
     [
         ("cifar10", {"images": "0"}, "images=0 must be an integer from 1 to 50,000."),
         ("cifar10", {"images": "50001"}, "images=50001 must be an integer from 1 to 50,000."),
-        ("cifar10", {"epochs": "0"}, "epochs=0 must be an integer >= 1."),
+        ("cifar10", {"epochs": "-1"}, "epochs=-1 must be an integer >= 0."),
+        ("cifar10", {"batch_size": "-1"}, "batch_size=-1 must be an integer >= 0."),
+        ("cifar10", {"precision": "half"}, "precision='half' is not one of float32, bfloat16."),
+        (
+            "cifar10",
+            {"widths": "64/128"},
+            "widths='64/128', expected three numbers of channels, such as 64/128/128.",
+        ),
         ("mae", {"images": "20001"}, "images=20001 must be an integer from 1 to 20,000."),
         ("diffusion", {"images": "12001"}, "images=12001 must be an integer from 1 to 12,000."),
         ("camvid", {"scale": "5"}, "scale=5 must be an integer from 1 to 4."),
-        ("cifar10", {"network": "vgg"}, "network='vgg' is not one of resnet, small_resnet, vit."),
+        (
+            "cifar10",
+            {"network": "vgg"},
+            "network='vgg' is not one of resnet, small_resnet, vit, airbench.",
+        ),
         ("covertype", {"rows": "-1"}, "rows=-1, expected a number of rows, or 0 for all."),
     ],
 )

@@ -36,6 +36,7 @@ class ImageClassification:
     batch_size = 128
     metric = "accuracy"
     unit = "points"
+    label_smoothing = 0.0
     counts_items = True
 
     def __post_init__(self) -> None:
@@ -70,9 +71,20 @@ class ImageClassification:
         images, labels = batch
         images = self.prepare(self.augment(images))
         if self.mix == "none":
-            return scoring.cross_entropy(model(images), labels, score=cast("Score", self.score))
+            return scoring.cross_entropy(
+                model(images),
+                labels,
+                label_smoothing=self.label_smoothing,
+                score=cast("Score", self.score),
+            )
         mixed = mix_images(self.mix, images)
-        return scoring.mixed_cross_entropy(model(mixed.images), labels, mixed.partners, mixed.lam)
+        return scoring.mixed_cross_entropy(
+            model(mixed.images),
+            labels,
+            mixed.partners,
+            mixed.lam,
+            label_smoothing=self.label_smoothing,
+        )
 
     def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
         """Accuracy in percent."""

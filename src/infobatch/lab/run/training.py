@@ -202,6 +202,8 @@ class Run:
 
     def _train_epoch(self, model: nn.Module, epoch: int, report: Report) -> None:
         model.train()
+        if self.task.begin_epoch is not None:
+            self.task.begin_epoch(epoch)
         train_data, costs = self.train_data, self.costs
         self._start_timing()
         with self._overhead():
