@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 
-from tiny_models import llama, trainer, weights
+from tiny_models import Watched, llama, trainer, weights
 
 TASK = "causal language model"
 OPTIONS = {"gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 1, "size": 61}
@@ -29,6 +29,71 @@ def result(ours):
         "state": [ours.state.global_step, ours.state.max_steps, ours.state.epoch],
         "logged": [r for r in ours.state.log_history if "infobatch/samples_saved" in r],
     }
+
+
+class Positioned(Watched):
+    """Notes where in its epoch this run was at each batch, and the learning rate there."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.places = []
+
+    def training_step(self, model, inputs, *rest):
+        epoch = self.pruner.epoch
+        seen = len(self.visits.get(epoch, ()))
+        self.places.append((epoch, seen, self.state.global_step, self._get_learning_rate()))
+        return super().training_step(model, inputs, *rest)
+
+    def position(self):
+        return {
+            "plans": self.plans,
+            "visits": self.visits,
+            "places": self.places,
+            "last": [self.state.global_step, self.state.max_steps, self.state.epoch],
+            "rate": self.lr_scheduler.get_last_lr(),
+            "scores": self.pruner.scores,
+            "made": [epoch.made for epoch in self.pruner.savings.epochs],
+        }
+
+
+def check_continuation(before, ranks, steps_per_epoch, num_epochs, *, warmup_steps, peak=1e-2):
+    """Check that a run that continues another on some ranks misses, repeats and freezes nothing.
+
+    Learning rates are compared with the linear schedule in steps of the first run, by the share of
+    the epoch that was done.
+    """
+    first, steps = ranks[0], num_epochs * steps_per_epoch
+    assert first["places"]
+    seen_before = {epoch: len(visits) for epoch, visits in before["visits"].items()}
+    for epoch, plan in first["plans"].items():
+        total = len(plan)
+        visited = [*before["visits"].get(epoch, ())]
+        # Without what Accelerate repeats to fill up the last batches.
+        now = [rank["visits"][epoch] for rank in ranks]
+        visited += now[0] if len(now) == 1 else {index for visits in now for index in visits}
+        assert sorted(visited) == sorted(plan.tolist()), epoch
+        assert first["made"][epoch] == total
+        for rank in ranks:
+            assert torch.equal(rank["plans"][epoch], plan)
+            begun = {}
+            for at, seen, step, rate in rank["places"]:
+                if at != epoch:
+                    continue
+                begun.setdefault(step, seen)  # the batches of a step have the same rate
+                done = min(seen_before.get(epoch, 0) + begun[step] * len(ranks), total)
+                due = epoch * steps_per_epoch + done * steps_per_epoch // total
+                share = (
+                    due / warmup_steps
+                    if due < warmup_steps
+                    else (steps - due) / (steps - warmup_steps)
+                )
+                assert abs(rate - peak * share) < 1e-9, (epoch, done, rate, peak * share)
+    for rank in ranks:
+        assert set(rank["rate"]) == {0.0}
+        assert rank["last"][0] == rank["last"][1]
+        assert rank["last"][2] == num_epochs
+        assert torch.equal(rank["scores"], first["scores"])
+        assert rank["scores"].isfinite().all()
 
 
 class StopAfter(TrainerCallback):
