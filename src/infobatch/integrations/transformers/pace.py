@@ -34,12 +34,10 @@ class RunLength:
         left = self.steps - epoch * self.steps_per_epoch
         return Fraction(min(max(left, 0), self.steps_per_epoch), self.steps_per_epoch)
 
-    def capped(self, progress: Progress) -> Progress:
-        """The progress, or the end of the run if that has been reached."""
-        if progress.full_steps(self.steps_per_epoch) <= self.steps:
-            return progress
-        epoch, step = divmod(self.steps, self.steps_per_epoch)
-        return Progress(epoch, step, self.steps_per_epoch, full=self.steps_per_epoch)
+    def steps_due(self, now: EpochUnderWay) -> int:
+        """The steps that training on all data would have made by now."""
+        progress = Progress(now.epoch, now.samples_done, now.samples, full=now.samples)
+        return min(progress.full_steps(self.steps_per_epoch), self.steps)
 
 
 @dataclass
@@ -61,11 +59,6 @@ class EpochUnderWay:
     batches_left: int
     samples_per_batch: int
     batches_per_step: int
-
-    @property
-    def progress(self) -> Progress:
-        """The position in the form that schedules take."""
-        return Progress(self.epoch, self.samples_done, self.samples, full=self.samples)
 
     @property
     def epochs_done(self) -> float:
@@ -93,12 +86,16 @@ class EpochUnderWay:
 
 @dataclass(frozen=True)
 class RunPace:
-    """Paces a schedule by the Trainer's position; see :class:`infobatch.schedule.Paceable`."""
+    """Paces a schedule by the steps that are due; see :class:`infobatch.schedule.Paceable`.
+
+    A run may end in the middle of an epoch. For the schedule, each step is therefore an epoch of
+    its own: it is paced with ``steps_per_epoch=1``.
+    """
 
     num_epochs: int
-    position: Callable[[], Progress]
+    steps_due: Callable[[], int]
 
     @property
     def progress(self) -> Progress:
-        """How far the running epoch has come."""
-        return self.position()
+        """How far the run has come, including the optimizer step that was just made."""
+        return Progress(self.steps_due(), done=0, total=1, full=1)

@@ -11,7 +11,6 @@ from transformers import Trainer, TrainerCallback
 from transformers.optimization import GreedyLR
 
 from infobatch.batch import Indexed
-from infobatch.epoch.progress import Progress
 from infobatch.integrations.transformers.checkpoint import Checkpoint
 from infobatch.integrations.transformers.config import InfoBatchConfig
 from infobatch.integrations.transformers.loading import CarryIndex, EpochSampler
@@ -189,8 +188,8 @@ class PrunedEpochs(_Base):
             )
         if isinstance(scheduler, PacedScheduler):  # the user's, continued in a second train()
             scheduler = scheduler.scheduler
-        pace = RunPace(self.pruner.num_epochs, self._progress)
-        self.lr_scheduler = PacedScheduler(scheduler, pace, steps_per_epoch=length.steps_per_epoch)
+        pace = RunPace(length.steps, self._steps_due)
+        self.lr_scheduler = PacedScheduler(scheduler, pace, steps_per_epoch=1)
         return self.lr_scheduler
 
     @property
@@ -198,11 +197,11 @@ class PrunedEpochs(_Base):
         """Whether an optimizer step has another size than in the checkpoint."""
         return self._length is not None and self._length.steps_per_epoch != self._whole_steps
 
-    def _progress(self) -> Progress:
-        """The position, including the optimizer step that was just made."""
+    def _steps_due(self) -> int:
+        """The steps of the schedule that are due, after the optimizer step that was just made."""
         assert self._under_way is not None
         assert self._length is not None
-        return self._length.capped(self._under_way.progress)
+        return self._length.steps_due(self._under_way)
 
     def _run_epoch(  # noqa: PLR0917 - the Trainer's signature
         self,
