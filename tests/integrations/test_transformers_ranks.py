@@ -10,6 +10,7 @@ import torch
 
 import trainer_cases
 from tiny_models import same_bits
+from trainer_cases import check_continuation
 
 CASES = Path(trainer_cases.__file__)
 
@@ -17,6 +18,7 @@ CASES = Path(trainer_cases.__file__)
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     out = tmp_path_factory.mktemp("ranks")
+    alone = trainer_cases.positioned(out / "alone", per_device_train_batch_size=4)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     run = subprocess.run(
         [*command, "2", str(CASES), str(out)],
@@ -27,8 +29,11 @@ def ranks(tmp_path_factory):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    assert run.stdout.count("Saved ") == 6  # one line a training, by the first rank alone
-    return [torch.load(out / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
+    assert run.stdout.count("Saved ") == 13  # one line per training, by the first rank alone
+    results = [torch.load(out / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
+    for result in results:
+        result["folder"], result["alone"] = out, alone.position()
+    return results
 
 
 def test_ranks_agree_and_share_the_epoch(ranks):
@@ -49,9 +54,17 @@ def test_ranks_agree_and_share_the_epoch(ranks):
     assert len(first["plans"][1]) < 61
 
 
+def test_a_checkpoint_changes_nothing(ranks):
+    """The ranks exchange their losses for it, of samples that they will repeat to fill up batches."""
+    for results in ranks:
+        whole, unsaved = results["whole"], results["unsaved"]
+        assert same_bits(unsaved["weights"], whole["weights"])
+        assert torch.equal(unsaved["scores"], whole["scores"])
+
+
 def test_resuming_on_two_ranks_gives_the_same_bits(ranks):
     for results in ranks:
-        whole = results["whole"]
+        whole = results["unsaved"]
         for step in (3, 6):
             resumed = results[f"resumed from {step}"]
             assert same_bits(resumed["weights"], whole["weights"])
@@ -72,3 +85,44 @@ def test_one_process_with_the_same_global_batch_trains_alike(ranks, tmp_path):
         assert torch.allclose(together["scores"], alone["scores"], atol=1e-5)
         for name, value in alone["weights"].items():
             assert torch.allclose(together["weights"][name], value, atol=1e-5), name
+
+
+@pytest.mark.parametrize("step", trainer_cases.STOPS)
+def test_a_run_of_one_process_continues_on_two_ranks(ranks, step):
+    before = until(ranks[0]["alone"], trainer_cases.ALONE[step])
+    after = [results[f"from one at {step}"] for results in ranks]
+    check_continuation(before, after, 8, 3, warmup_steps=2)
+
+
+@pytest.mark.parametrize("step", trainer_cases.STOPS)
+def test_a_run_of_two_ranks_continues_in_one_process(ranks, step, tmp_path):
+    before = [results[f"stopped at {step}"] for results in ranks]
+    visits = {
+        epoch: sorted({*visited, *before[1]["visits"][epoch]})
+        for epoch, visited in before[0]["visits"].items()
+    }
+    resumed = trainer_cases.positioned(
+        tmp_path,
+        resume=str(ranks[0]["folder"] / f"to-{step}" / f"checkpoint-{step}"),
+        per_device_train_batch_size=4,
+        save_strategy="no",
+    )
+    check_continuation({"visits": visits}, [resumed.position()], 4, 3, warmup_steps=2)
+
+
+def test_a_last_round_of_repeats_on_one_rank_is_resumed(ranks):
+    """The first rank must not end the epoch alone and wait for the other in the middle of a step."""
+    for results in ranks:
+        last = results["last round"]
+        assert last["last"] == [8, 8, 1.0]
+        assert last["made"] == [60]
+        assert last["scores"].isfinite().all()
+
+
+def until(position, step):
+    """What a run had visited when it made its checkpoint after a step."""
+    visits = {}
+    for epoch, seen, at, _ in position["places"]:
+        if at < step:
+            visits[epoch] = position["visits"][epoch][: seen + 4]
+    return {"visits": visits}

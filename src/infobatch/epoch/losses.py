@@ -187,6 +187,10 @@ class IndexLosses:
             values = values.nan_to_num(_UNSCORED, _UNSCORED, _UNSCORED)
         if values.dtype is not torch.float32 or values.device != index.device:
             values = values.to(index.device, torch.float32)
+        if self._ranks.world_size > 1:
+            # A loader that pads its last batches visits some samples twice, perhaps on two ranks.
+            # As in an exchange, the larger loss counts, whether or not there was one in between.
+            values = torch.maximum(values, self._values[index])
         self._values.index_copy_(0, index, values)
         self._merged = self._ranks.world_size == 1
 

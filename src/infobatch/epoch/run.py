@@ -224,6 +224,8 @@ class Run:
             return False
         if not isinstance(self.losses, IndexLosses) or walk.prepared is not None:
             return True
+        if self.ranks.global_order:  # each rank sees its own batches only: they end it together
+            return False
         # Batches that carry their indices may repeat, so the samples are counted.
         expected = min(walk.to_issue, len(self.route.shard))
         missing = expected - (self.losses.visited_here() - self.route.visited_before)

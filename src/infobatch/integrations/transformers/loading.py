@@ -36,27 +36,35 @@ class CarryIndex:
 class EpochSampler(Sampler[int]):
     """The current pruner's epochs, as the Trainer iterates over them.
 
-    Its length is always that of the whole epoch. After a resume, the Trainer skips the batches that
-    were trained on, so that epoch is issued from its start, although the pruner continues from its
-    middle: this way Accelerate pads the last round of batches with the same samples as without an
+    After a resume in the middle of an epoch, the pruner continues with the samples that are left,
+    but the Trainer skips batches at the start. ``skipped`` is the number of samples in these, which
+    are issued once more. With the batch size of the interrupted run, they are all that were trained
+    on, and Accelerate pads the last round of batches with the same samples as without the
     interruption.
     """
 
     def __init__(self, pruner: Callable[[], Pruner]) -> None:
         self._pruner = pruner
         self.of_all_data = False  # use the length of an epoch over all data
-        self.resumed = False  # the epoch was begun before a checkpoint
+        self.skipped = 0
+
+    @property
+    def visited(self) -> int:
+        """The samples of the epoch that were trained on before it was resumed."""
+        pruner = self._pruner()
+        return len(pruner.plan) - len(pruner.sampler)
 
     def __iter__(self) -> Iterator[int]:
         pruner = self._pruner()
-        if not self.resumed:
+        if not self.skipped:
             return iter(pruner.sampler)
-        trained_on = len(pruner.plan) - len(pruner.sampler)
-        return chain(pruner.plan.order[:trained_on].tolist(), iter(pruner.sampler))
+        return chain(pruner.plan.order[: self.skipped].tolist(), iter(pruner.sampler))
 
     def __len__(self) -> int:
         pruner = self._pruner()
-        return pruner.num_samples if self.of_all_data else len(pruner.plan)
+        if self.of_all_data:
+            return pruner.num_samples
+        return self.skipped + len(pruner.sampler)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch; a second call with the same number changes nothing."""

@@ -1,95 +1,101 @@
-"""The progress of training, in the steps that full data would take.
+"""The progress of a training run in samples and epochs, and the optimizer steps that it takes.
 
-The Trainer fixes the number of steps before it begins, for epochs over all data. A pruned epoch
-makes fewer steps; here each of them counts for a little more, so that every epoch counts for the
-same.
+The Trainer counts steps and fixes their number before it begins, for epochs over all data. Here a
+position is a number of samples, so that pruned epochs count as much as whole ones, and training
+continues from a checkpoint with another batch size or number of processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
 
 from infobatch.epoch.progress import Progress
-from infobatch.pruner import Pruner
-
-
-@dataclass
-class EpochUnderWay:
-    """The Trainer's position in an epoch."""
-
-    epoch: int
-    samples: int  # of the whole epoch, over all ranks, without those that the loader drops
-    batches: int  # of the whole epoch, on this rank
-    batches_done: int
-    samples_at_once: int  # in a batch, over all ranks
-
-    @property
-    def progress(self) -> Progress:
-        """The position in samples, over all ranks."""
-        done = self.batches_done * self.samples_at_once
-        return Progress(self.epoch, done, self.samples, full=self.samples)
-
-    @property
-    def over(self) -> bool:
-        """Whether every batch has been trained on."""
-        return self.batches_done >= self.batches
 
 
 @dataclass(frozen=True)
-class Course:
-    """A training run in full-data steps: their number per epoch and in total."""
+class RunLength:
+    """The length of a training run, in optimizer steps over all data.
+
+    The learning-rate schedule is built for these steps. They keep the size that they had when the
+    run began, even if it continues from a checkpoint with another one.
+
+    >>> RunLength(steps_per_epoch=6, steps=15).share_of(2)
+    Fraction(1, 2)
+    """
 
     steps_per_epoch: int
     steps: int
 
-    def due(self, now: EpochUnderWay) -> int:
-        """The full-data steps due by now, in proportion to the epoch's samples."""
-        return min(now.progress.full_steps(self.steps_per_epoch), self.steps)
+    def share_of(self, epoch: int) -> Fraction:
+        """How much of an epoch belongs to the run: the last one may be broken off."""
+        left = self.steps - epoch * self.steps_per_epoch
+        return Fraction(min(max(left, 0), self.steps_per_epoch), self.steps_per_epoch)
 
-    def steps_to_make(self, epoch: int, of: int) -> int:
-        """How many of an epoch's ``of`` steps are made before the run ends."""
-        left = min(max(self.steps - epoch * self.steps_per_epoch, 0), self.steps_per_epoch)
-        return -(-left * of // self.steps_per_epoch)
-
-    def steps_to_come(self, pruner: Pruner, epoch: int, of: int) -> int:
-        """The exact steps of this epoch, plus those of later epochs as far as they are known."""
-        to_make = self.steps_to_make(epoch, of)
-        for later in range(epoch + 1, pruner.num_epochs):
-            pruned = not pruner.plan.whole and pruner._course.planner.prunes(later)
-            to_make += self.steps_to_make(later, of if pruned else self.steps_per_epoch)
-        return to_make
+    def steps_due(self, now: EpochUnderWay) -> int:
+        """The steps that training on all data would have made by now."""
+        progress = Progress(now.epoch, now.samples_done, now.samples, full=now.samples)
+        return min(progress.full_steps(self.steps_per_epoch), self.steps)
 
 
-class VirtualSteps:
-    """A learning-rate scheduler in full-data steps, which advances by those that are due.
+@dataclass
+class EpochUnderWay:
+    """The Trainer's position in an epoch. Samples are counted over all ranks.
 
-    Everything except ``step`` and the state is delegated to the inner ``scheduler``.
+    Attributes:
+        epoch: The epoch, from 0.
+        samples: The samples of the whole epoch, without those that the loader drops.
+        samples_done: Those that were trained on, before and after a resume.
+        batches_left: The batches that the loader has yet to deliver to each rank.
+        samples_per_batch: The samples of a batch.
+        batches_per_step: The batches whose gradients an optimizer step accumulates.
     """
 
-    def __init__(self, scheduler: Any, due: Callable[[], int]) -> None:
-        self.scheduler = scheduler
-        self._due = due
-        self._made = 0
+    epoch: int
+    samples: int
+    samples_done: int
+    batches_left: int
+    samples_per_batch: int
+    batches_per_step: int
 
-    def step(self) -> None:
-        """Advance the schedule for one optimizer step."""
-        due = self._due()
-        while self._made < due:
-            self.scheduler.step()
-            self._made += 1
+    @property
+    def epochs_done(self) -> float:
+        """The position as the Trainer logs it, such as 1.5 in the middle of the second epoch."""
+        return self.epoch + self.samples_done / max(self.samples, 1)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The inner scheduler's state, and how many steps it has made."""
-        return {"scheduler": self.scheduler.state_dict(), "made": self._made}
+    @property
+    def over(self) -> bool:
+        """Whether every batch has been trained on."""
+        return self.batches_left <= 0
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of :meth:`state_dict`."""
-        self.scheduler.load_state_dict(state["scheduler"])
-        self._made = state["made"]
+    def count_batch(self) -> None:
+        """Count a batch that was trained on."""
+        self.samples_done = min(self.samples_done + self.samples_per_batch, self.samples)
+        self.batches_left -= 1
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "scheduler" not in self.__dict__:  # while it is being copied
-            raise AttributeError(name)
-        return getattr(self.scheduler, name)
+    def steps_for(self, samples: Fraction | int) -> int:
+        """The optimizer steps that this number of samples takes."""
+        return math.ceil(samples / (self.samples_per_batch * self.batches_per_step))
+
+    def steps_left(self, share: Fraction) -> int:
+        """The optimizer steps until a share of the epoch is done."""
+        return max(self.steps_for(share * self.samples - self.samples_done), 0)
+
+
+@dataclass(frozen=True)
+class RunPace:
+    """Paces a schedule by the steps that are due; see :class:`infobatch.schedule.Paceable`.
+
+    A run may end in the middle of an epoch. For the schedule, each step is therefore an epoch of
+    its own: it is paced with ``steps_per_epoch=1``.
+    """
+
+    num_epochs: int
+    steps_due: Callable[[], int]
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run has come, including the optimizer step that was just made."""
+        return Progress(self.steps_due(), done=0, total=1, full=1)

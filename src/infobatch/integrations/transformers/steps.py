@@ -63,7 +63,7 @@ class WeightedSteps(_Base):
                 "no scores and no weights. If your class overrides compute_loss, let it call "
                 "super().compute_loss(…), or put the mixin before it: class New(InfoBatchMixin, Own)."
             )
-        self._under_way.batches_done += 1
+        self._under_way.count_batch()
         # The returned loss is only logged: with weights it would jump in pruned epochs.
         plain: torch.Tensor = loss * self._plain_share
         return plain

@@ -11,10 +11,10 @@ from transformers import Trainer, TrainerCallback
 from transformers.optimization import GreedyLR
 
 from infobatch.batch import Indexed
-from infobatch.integrations.transformers import checkpoint
+from infobatch.integrations.transformers.checkpoint import Checkpoint
 from infobatch.integrations.transformers.config import InfoBatchConfig
 from infobatch.integrations.transformers.loading import CarryIndex, EpochSampler
-from infobatch.integrations.transformers.pace import Course, EpochUnderWay, VirtualSteps
+from infobatch.integrations.transformers.pace import EpochUnderWay, RunLength, RunPace
 from infobatch.integrations.transformers.steps import WeightedSteps
 from infobatch.integrations.transformers.support import (
     check_arguments,
@@ -22,6 +22,7 @@ from infobatch.integrations.transformers.support import (
     check_interface,
 )
 from infobatch.pruner import Pruner
+from infobatch.schedule import PacedScheduler
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Base
@@ -34,6 +35,9 @@ class PrunedEpochs(_Base):
 
     data_collator: Any
     _under_way: EpochUnderWay | None = None
+    _length: RunLength | None = None
+    _whole_steps = 0  # the optimizer steps of an epoch over all data, with this batch size
+    _resumed: Checkpoint | None = None  # where this run began, unless at the start
 
     def __init__(self, *args: Any, infobatch: InfoBatchConfig | None = None, **kwargs: Any) -> None:
         if infobatch is not None and not isinstance(infobatch, InfoBatchConfig):
@@ -45,7 +49,6 @@ class PrunedEpochs(_Base):
         self._pruner: Pruner | None = None
         self._forget_batches()
         self._epoch_sampler = EpochSampler(lambda: self.pruner)
-        self._course: Course | None = None
         given = kwargs.get("args", args[1] if len(args) > 1 else None)
         if given is not None:
             check_arguments(given)  # before a data set is prepared in vain
@@ -53,6 +56,7 @@ class PrunedEpochs(_Base):
         check_arguments(self.args)
         if self.train_dataset is not None:
             check_dataset(self.train_dataset)
+        self.callback_handler.callbacks.insert(0, _StepEnd(self._correct_epoch))  # before others
         self.add_callback(_EpochEnd(self._end_epoch))
 
     @property
@@ -142,8 +146,9 @@ class PrunedEpochs(_Base):
             values = super().set_initial_training_values(args, dataloader)
         finally:
             self._epoch_sampler.of_all_data = False
-        num_train_epochs, steps_per_epoch, *_, max_steps = values
-        self._course = Course(steps_per_epoch, max_steps)
+        num_train_epochs, self._whole_steps, *_, max_steps = values
+        self._length = RunLength(self._whole_steps, max_steps)
+        self._resumed = None
         self._forget_batches()
         self._under_way = None
         pruner = self.pruner
@@ -152,20 +157,51 @@ class PrunedEpochs(_Base):
         return values
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The Trainer's or the user's scheduler in full-data steps, paced to pruned epochs."""
+        """Create the Trainer's scheduler, or take the user's, and pace it to pruned epochs.
+
+        Args:
+            num_training_steps: The number of optimizer steps over all data.
+            optimizer: The optimizer, if it is not the Trainer's.
+
+        Returns:
+            The scheduler, which the Trainer advances once per optimizer step.
+
+        Raises:
+            ValueError: If the user's scheduler was built for steps of another size than those of
+                the checkpoint.
+        """
+        length, given = self._length, self.lr_scheduler
+        if length is None:  # the user looks at it before training, which creates it again
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self._resized:
+            num_training_steps = length.steps
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         if isinstance(scheduler, ReduceLROnPlateau | GreedyLR):  # stepped by evaluations
             return scheduler
-        if isinstance(scheduler, VirtualSteps):  # the user's, continued in a second train()
+        if self._resized and given is not None:
+            raise ValueError(
+                f"train(resume_from_checkpoint=…) got a {type(scheduler).__name__} in optimizers=, and "
+                f"{self._whole_steps} steps per epoch where the checkpoint has "
+                f"{length.steps_per_epoch}: it cannot be told for which of them that scheduler was "
+                "built. Expected the batch size, gradient accumulation and number of processes of the "
+                "checkpoint, or optimizers=(optimizer, None) and an lr_scheduler_type."
+            )
+        if isinstance(scheduler, PacedScheduler):  # the user's, continued in a second train()
             scheduler = scheduler.scheduler
-        self.lr_scheduler = VirtualSteps(scheduler, self._steps_due)
+        pace = RunPace(length.steps, self._steps_due)
+        self.lr_scheduler = PacedScheduler(scheduler, pace, steps_per_epoch=1)
         return self.lr_scheduler
 
+    @property
+    def _resized(self) -> bool:
+        """Whether an optimizer step has another size than in the checkpoint."""
+        return self._length is not None and self._length.steps_per_epoch != self._whole_steps
+
     def _steps_due(self) -> int:
-        """The full-data steps due, including the optimizer step that was just made."""
+        """The steps of the schedule that are due, after the optimizer step that was just made."""
         assert self._under_way is not None
-        assert self._course is not None
-        return self._course.due(self._under_way)
+        assert self._length is not None
+        return self._length.steps_due(self._under_way)
 
     def _run_epoch(  # noqa: PLR0917 - the Trainer's signature
         self,
@@ -181,41 +217,71 @@ class PrunedEpochs(_Base):
         epochs_trained: int,
         steps_trained_in_current_epoch: int,
     ) -> None:
-        resumed = epoch == epochs_trained and resume_from_checkpoint is not None
-        done = steps_trained_in_current_epoch if resumed else 0
+        resumed = self._resumed if epoch == epochs_trained else None
         self.pruner.set_epoch(epoch)
-        self._epoch_sampler.resumed = done > 0
-        batches = len(train_dataloader)  # of this epoch: a pruned one has fewer
-        at_once: int = getattr(train_dataloader, "total_batch_size", None) or self._train_batch_size
-        samples = self._samples_in(batches * at_once)
-        self._under_way = EpochUnderWay(epoch, samples, batches, done, at_once)
-        group = self.args.gradient_accumulation_steps
-        steps = math.ceil(batches / group)
-        first_step = self.state.global_step - done // group
-        assert self._course is not None
-        self.state.max_steps = first_step + self._course.steps_to_come(self.pruner, epoch, steps)
+        now, skipped = self._enter_epoch(epoch, train_dataloader, resumed)
+        self._under_way = now
+        steps_to_come = self._steps_to_come(now)
+        self.state.max_steps = self.state.global_step + sum(steps_to_come)
+        if not steps_to_come[0]:  # the checkpoint of a finished run, whose last epoch is broken off
+            self.control.should_training_stop = True
+            return
         for callback in self.callback_handler.callbacks:
             bar = getattr(callback, "training_bar", None)
             if bar is not None:
                 bar.total = self.state.max_steps
                 bar.refresh()
+        batches = skipped + now.batches_left  # of this epoch: a pruned one has fewer
         super()._run_epoch(
             model=model,
             epoch=epoch,
             train_dataloader=train_dataloader,
             steps_in_epoch=batches,
-            num_update_steps_per_epoch=steps,
+            num_update_steps_per_epoch=math.ceil(batches / now.batches_per_step),
             trial=trial,
             ignore_keys_for_eval=ignore_keys_for_eval,
             start_time=start_time,
             resume_from_checkpoint=resume_from_checkpoint,
             epochs_trained=epochs_trained,
-            steps_trained_in_current_epoch=steps_trained_in_current_epoch,
+            steps_trained_in_current_epoch=skipped,
         )
 
-    def _samples_in(self, rows: int) -> int:
-        """How many samples of the epoch its batches contain, without repeats for padding."""
-        return min(rows, len(self.pruner.plan))
+    def _enter_epoch(
+        self, epoch: int, loader: Any, resumed: Checkpoint | None
+    ) -> tuple[EpochUnderWay, int]:
+        """The position at the start of an epoch, and the number of batches to skip.
+
+        After a resume in the middle of an epoch, only what is left of it is trained on, in batches
+        of the present size. Of the batches of that size that were already trained on, whole
+        optimizer steps are skipped.
+        """
+        sampler, accumulated = self._epoch_sampler, self.args.gradient_accumulation_steps
+        size, visited = self._samples_per_batch(loader), sampler.visited
+        skipped = visited // (size * accumulated) * accumulated
+        sampler.skipped = skipped * size
+        left = len(loader) - skipped
+        samples = min(visited + left * size, len(self.pruner.plan))
+        return EpochUnderWay(epoch, samples, visited, left, size, accumulated), skipped
+
+    def _samples_per_batch(self, loader: Any) -> int:
+        """The samples of a batch, over all ranks."""
+        return getattr(loader, "total_batch_size", None) or self._train_batch_size
+
+    def _steps_to_come(self, now: EpochUnderWay) -> list[int]:
+        """The optimizer steps of this epoch, and of later ones as far as they are known."""
+        assert self._length is not None
+        pruner, length = self.pruner, self._length
+        steps = [now.steps_left(length.share_of(now.epoch))]
+        for epoch in range(now.epoch + 1, pruner.num_epochs):
+            pruned = not pruner.plan.whole and pruner._course.planner.prunes(epoch)
+            whole = now.steps_for(now.samples) if pruned else self._whole_steps
+            steps.append(math.ceil(length.share_of(epoch) * whole))
+        return steps
+
+    def _correct_epoch(self) -> None:
+        """Set the Trainer's ``state.epoch`` by samples; it counts batches, of a resumed epoch too."""
+        if self._under_way is not None:
+            self.state.epoch = self._under_way.epochs_done
 
     def _end_epoch(self) -> None:
         """Close the epoch and log, before the Trainer evaluates and saves."""
@@ -243,13 +309,17 @@ class PrunedEpochs(_Base):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        now = self._under_way
-        place = (self.pruner.epoch, 0) if now is None else (now.epoch, now.batches_done)
-        if now is not None and now.over:
-            place = (now.epoch + 1, 0)
+        now, length = self._under_way, self._length
+        assert length is not None
+        epoch, done, size = self.pruner.epoch, 0, 0
+        if now is not None:
+            epoch, done, size = now.epoch, now.samples_done, now.samples_per_batch
+            if now.over:
+                epoch, done = epoch + 1, 0
         state = self.pruner.state_dict()  # every rank takes part
         if self.args.should_save:
-            checkpoint.write(output_dir, {"pruner": state, "epoch": place[0], "batches": place[1]})
+            run = (length.steps_per_epoch, length.steps, self.pruner.num_epochs)
+            Checkpoint(state, epoch, done, size, *run).write(output_dir)
 
     def _init_training_state(
         self,
@@ -264,11 +334,41 @@ class PrunedEpochs(_Base):
         )
         if resume_from_checkpoint is None:
             return begin
-        saved = checkpoint.read(resume_from_checkpoint)
-        self.pruner.load_state_dict(saved["pruner"])
-        if saved["epoch"] >= num_train_epochs:  # nothing is left to do
+        saved = Checkpoint.read(resume_from_checkpoint)
+        self._length = self._continued_length(saved, num_train_epochs)
+        self.pruner.load_state_dict(saved.pruner)
+        self._resumed = saved
+        if saved.epoch >= num_train_epochs:  # nothing is left to do
             self.state.max_steps = self.state.global_step
-        return saved["epoch"], saved["batches"]
+        return saved.epoch, 0  # the pruner knows which samples are left
+
+    def _continued_length(self, saved: Checkpoint, num_train_epochs: int) -> RunLength:
+        """The run's length in the checkpoint's steps, if those have another size."""
+        length, per_epoch = self._length, saved.steps_per_epoch
+        assert length is not None
+        if per_epoch == length.steps_per_epoch:
+            return length
+        if self.args.max_steps <= 0:
+            return RunLength(per_epoch, math.ceil(self.args.num_train_epochs * per_epoch))
+        if num_train_epochs != saved.num_epochs:
+            same = math.ceil(saved.steps * length.steps_per_epoch / per_epoch)
+            raise ValueError(
+                f"train(resume_from_checkpoint=…) got max_steps={length.steps}, which takes "
+                f"{num_train_epochs} epochs of {length.steps_per_epoch} steps, where the checkpoint's "
+                f"run takes {saved.num_epochs} epochs of {per_epoch} steps. Expected a run of the same "
+                f"length: pass max_steps={same}, or num_train_epochs=… instead of max_steps."
+            )
+        return RunLength(per_epoch, saved.steps)
+
+
+class _StepEnd(TrainerCallback):
+    """Calls back when an optimizer step was made."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._then()
 
 
 class _EpochEnd(TrainerCallback):

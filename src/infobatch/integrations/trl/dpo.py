@@ -47,7 +47,7 @@ class InfoBatchDPOMixin(WeightedRows):
         finally:
             self._pairs = None
         assert self._under_way is not None
-        self._under_way.batches_done += 1
+        self._under_way.count_batch()
         return loss
 
     def _compute_loss(self, model: Any, inputs: Any, return_outputs: bool) -> Any:

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
+from infobatch.integrations.transformers.checkpoint import Checkpoint
 from infobatch.integrations.transformers.config import InfoBatchConfig
 from infobatch.integrations.transformers.loading import INDEX
+from infobatch.integrations.transformers.pace import EpochUnderWay
 from infobatch.integrations.transformers.support import check_overridden
 from infobatch.integrations.trl.groups import (
     CarryIndexInRows,
@@ -82,8 +84,28 @@ class InfoBatchGRPOMixin(WeightedRows):
     def _batches_of_all_data(self) -> int:
         return len(self.train_dataset) // self._prompts_at_once * self._repeats
 
-    def _samples_in(self, rows: int) -> int:
-        return rows  # several rows have the same prompt
+    def _enter_epoch(
+        self, epoch: int, loader: Any, resumed: Checkpoint | None
+    ) -> tuple[EpochUnderWay, int]:
+        """The position in rows, of which several have the same prompt."""
+        rows, accumulated = self._samples_per_batch(loader), self.args.gradient_accumulation_steps
+        done = 0 if resumed is None else resumed.samples_done
+        self._epoch_sampler.skipped = self._epoch_sampler.visited  # TRL skips what it generated for
+        skipped, batches = done // rows, len(loader)
+        if (
+            resumed is not None
+            and done
+            and (self._resized or resumed.samples_per_batch != rows or skipped % accumulated)
+        ):
+            raise ValueError(
+                "train(resume_from_checkpoint=…) got a checkpoint from the middle of an epoch, and "
+                f"generation batches of {rows} completions where the checkpoint has "
+                f"{resumed.samples_per_batch}, or another number of steps for each. Expected the same "
+                "sizes, or a checkpoint from the end of an epoch (save_strategy='epoch')."
+            )
+        return EpochUnderWay(
+            epoch, batches * rows, done, batches - skipped, rows, accumulated
+        ), skipped
 
     # A generation: its groups are scored, its completions weighted.
 
@@ -129,7 +151,7 @@ class InfoBatchGRPOMixin(WeightedRows):
         """Train on a part of the generated completions, as usual."""
         loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
         if self._under_way is not None:
-            self._under_way.batches_done += 1
+            self._under_way.count_batch()
         return loss
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
