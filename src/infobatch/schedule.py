@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
@@ -11,7 +15,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from infobatch.checks import check_steps
 from infobatch.dataset import InfoBatch
 from infobatch.epoch.progress import Progress
+from infobatch.integrations import accelerate
 from infobatch.pruner import Pruner
+
+_POINTS = 64  # at which the functions of two schedules are compared
 
 
 class Paceable(Protocol):
@@ -38,9 +45,19 @@ def paced(
 
     Call ``step()`` after each optimizer step, as usual: it advances the inner scheduler by the
     full-data steps that are due. Every epoch, pruned or not, advances it by one full epoch, and the
-    schedule reaches exactly its end. ``steps_per_epoch`` is the number of steps in an epoch over
-    all data; without it, the first epoch shows how many samples a step has. A scheduler that is
-    stepped once per epoch needs no pacing.
+    schedule reaches exactly its end. A scheduler that is stepped once per epoch needs no pacing.
+
+    Args:
+        scheduler: Built for ``num_epochs`` times the steps of an epoch over all data.
+        train_data: The pruned data, or its pruner.
+        steps_per_epoch: The number of optimizer steps in an epoch over all data. Without it, the
+            first epoch shows it, if its batches are equal. With it, a run also resumes with another
+            batch size or number of processes, for which the scheduler was built anew.
+
+    Example::
+
+        scheduler = OneCycleLR(optimizer, max_lr=0.1, total_steps=num_epochs * len(loader))
+        scheduler = infobatch.paced(scheduler, train_data, steps_per_epoch=len(loader))
     """
     return PacedScheduler(scheduler, train_data, steps_per_epoch=steps_per_epoch)
 
@@ -55,17 +72,24 @@ class PacedScheduler:
         *,
         steps_per_epoch: int | None = None,
     ) -> None:
-        if steps_per_epoch is not None:
-            steps_per_epoch = check_steps("paced()", steps_per_epoch)
+        if accelerate.is_prepared_scheduler(scheduler):
+            raise TypeError(
+                "paced() got a scheduler that Accelerate has prepared, which steps once for each process "
+                "and does not know about shorter epochs. Expected the scheduler itself, not prepared, "
+                "built for the optimizer steps of the prepared loader."
+            )
         self.scheduler = scheduler
         self._course: Paceable = (
             train_data.pruner if isinstance(train_data, InfoBatch) else train_data
         )
-        self._steps_per_epoch = steps_per_epoch
+        self._at_start = copy.deepcopy(scheduler.state_dict())
+        self._given = steps_per_epoch is not None
+        self._steps_per_epoch: int | None = None
+        self._rhythm = _Rhythm()
+        self._progress: Progress | None = None  # at the last call
         self._made = 0  # steps of the inner scheduler
-        self._seen: Progress | None = None  # of the first epoch, at the last call
-        self._group = 0  # samples of a step
-        self._drops_rest = False  # leftover batches at an epoch's end make no step
+        if steps_per_epoch is not None:
+            self._set_steps_per_epoch(check_steps("paced()", steps_per_epoch))
 
     @property
     def optimizer(self) -> Optimizer:
@@ -83,67 +107,274 @@ class PacedScheduler:
 
     def step(self) -> None:
         """Advance the schedule for one optimizer step."""
-        progress = self._course.progress
-        if self._steps_per_epoch is None:
-            if progress.epoch == 1 and not progress.done and self._seen is not None:
-                # The first epoch's last call, after the next epoch was already requested.
-                progress = self._seen._replace(done=self._seen.total)
-            if progress.epoch == 0:
-                self._watch(progress)
+        progress, last = self._course.progress, self._progress
+        if progress.epoch == 1 and not progress.done and last is not None and last.epoch == 0:
+            # The first epoch's last call, after the next epoch was already requested.
+            progress = last._replace(done=last.total)
+        if last is not None and progress.epoch != last.epoch:
+            self._rhythm.end_epoch(last)
+        self._progress = progress
+        if progress.epoch == 0:
+            self._rhythm.observe(progress)
+            if self._steps_per_epoch is None:
+                self._advance_to(self._rhythm.steps(progress))
                 return
-            self._learn()
-        assert self._steps_per_epoch is not None
-        if self._drops_rest:
-            usable = progress.total - progress.total % self._group
-            progress = progress._replace(total=max(usable, 1))
-        steps = self._course.num_epochs * self._steps_per_epoch
-        self._advance_to(min(progress.full_steps(self._steps_per_epoch), steps))
+        elif self._steps_per_epoch is None:
+            self._set_steps_per_epoch(self._rhythm.steps_per_epoch(progress.epoch))
+        self._advance_to(self._due(progress))
 
-    def _watch(self, progress: Progress) -> None:
-        """Follow the first epoch. Skipped steps and the remainder at its end do not count."""
-        group = progress.done - (0 if self._seen is None else self._seen.done)
-        if not self._group or (progress.done < progress.total and 0 < group < self._group):
-            self._group = group
-        self._seen = progress
-        if self._group:  # else nothing was updated before this step
-            self._advance_to(progress.full_steps(-(-progress.full // self._group)))
-
-    def _learn(self) -> None:
-        """Derive the full number of steps from the first epoch."""
-        seen = self._seen
-        if seen is None or not self._group:
-            raise RuntimeError(
-                f"paced(…).step() was first called in epoch {self._course.progress.epoch}, so the "
-                "first epoch could not show how many samples a step has. Pass paced(…, "
-                "steps_per_epoch=…), or load its state with load_state_dict()."
+    def _set_steps_per_epoch(self, steps: int) -> None:
+        self._steps_per_epoch = steps
+        epochs = self._course.num_epochs
+        if _ends_before(self.scheduler, epochs * steps, steps):
+            warnings.warn(
+                f"paced() got a schedule that ends before the {epochs} epochs of {steps} steps each "
+                "that training takes according to num_epochs. Pass num_epochs as it is after a "
+                "script has derived it from its number of steps (max_train_steps, for instance), and "
+                "build the schedule for num_epochs times the steps of an epoch over all data.",
+                stacklevel=3,
             )
-        # Less than a step left at the end: accumulated gradients that were never used.
-        self._drops_rest = 0 < seen.total - seen.done < self._group
-        steps, rest = divmod(seen.full, self._group)
-        self._steps_per_epoch = steps + (rest > 0 and not self._drops_rest)
+
+    def _due(self, progress: Progress) -> int:
+        assert self._steps_per_epoch is not None
+        if progress.epoch:
+            progress = progress._replace(total=self._rhythm.last_call(progress.total))
+        steps = self._course.num_epochs * self._steps_per_epoch
+        return min(progress.full_steps(self._steps_per_epoch), steps)
 
     def _advance_to(self, step: int) -> None:
         while self._made < step:
             self.scheduler.step()
             self._made += 1
 
+    # State.
+
     def state_dict(self) -> dict[str, Any]:
-        """The inner scheduler's state and the pace."""
+        """The inner scheduler's state and the position in epochs, which no batch size changes."""
         return {
             "scheduler": self.scheduler.state_dict(),
+            "functions": _function_values(self.scheduler, self._known_steps()),
+            "num_epochs": self._course.num_epochs,
             "steps_per_epoch": self._steps_per_epoch,
             "made": self._made,
-            "first_epoch": None if self._seen is None else list(self._seen),
-            "group": self._group,
-            "drops_rest": self._drops_rest,
+            "progress": None if self._progress is None else list(self._progress),
+            "rhythm": self._rhythm.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of :meth:`state_dict`."""
-        self.scheduler.load_state_dict(state["scheduler"])
-        self._steps_per_epoch = state["steps_per_epoch"]
+        """Continue from a state of :meth:`state_dict`, at the same share of the run.
+
+        The inner scheduler may be built for another number of steps than the saved one, if
+        ``steps_per_epoch`` was passed to :func:`paced`.
+        """
+        self._progress = None if state["progress"] is None else Progress(*state["progress"])
         self._made = state["made"]
-        first_epoch = state["first_epoch"]
-        self._seen = None if first_epoch is None else Progress(*first_epoch)
-        self._group = state["group"]
-        self._drops_rest = state["drops_rest"]
+        other_epochs = state["num_epochs"] != self._course.num_epochs
+        other_steps = self._given and state["steps_per_epoch"] != self._steps_per_epoch
+        if not self._given:
+            self._steps_per_epoch = state["steps_per_epoch"]
+        if not other_steps:  # else a step has another number of samples now
+            self._rhythm = _Rhythm.of_state(state["rhythm"])
+        if other_epochs and not self._given:
+            raise ValueError(
+                f"paced(…).load_state_dict() got the state of a run over {state['num_epochs']} epochs, and "
+                f"this one takes {self._course.num_epochs}, so the schedule is another one. Expected "
+                "paced(…, steps_per_epoch=…), with the steps of an epoch over all data that it was "
+                "built for: training then continues at the same epoch of the new schedule."
+            )
+        if other_steps or other_epochs:
+            self._rebuild()
+            return
+        if not self._given:
+            self._check_functions(state["functions"])
+        self.scheduler.load_state_dict(state["scheduler"])
+
+    def _rebuild(self) -> None:
+        """Bring the inner scheduler, as it was built here, to the saved position."""
+        self.scheduler.load_state_dict(copy.deepcopy(self._at_start))
+        for group, rate in zip(
+            self.optimizer.param_groups, self.scheduler.get_last_lr(), strict=True
+        ):
+            group["lr"] = rate
+        position, self._made = self._made, 0
+        if self._steps_per_epoch is not None and self._progress is not None:
+            position = self._due(self._progress)
+        with warnings.catch_warnings():  # the steps of the optimizer were made before
+            warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)` before")
+            self._advance_to(position)
+
+    def _check_functions(self, saved: list[list[float]]) -> None:
+        """Raise if a function that is not in the state is not the one of the saved schedule."""
+        steps = self._known_steps()
+        for before, here in zip(saved, _function_values(self.scheduler, steps), strict=False):
+            for step, one, other in zip(_probes(steps), before, here, strict=True):
+                if not math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9):
+                    raise ValueError(
+                        f"paced(…).load_state_dict() got a schedule whose function was {one:.4g} at step "
+                        f"{step}, but here it is {other:.4g}: it was made for another number of steps, and "
+                        "a LambdaLR's state does not contain it. Expected the same function, or, with "
+                        "another batch size or number of processes, paced(…, steps_per_epoch=…) with "
+                        "the steps of an epoch over all data that it was made for: training then "
+                        "continues at the same share of the schedule."
+                    )
+
+    def _known_steps(self) -> int:
+        """How far the schedule is known to go: to its end, or so far in the first epoch."""
+        if self._steps_per_epoch is None:
+            return max(self._made, self._course.num_epochs * self._rhythm.fewest_steps)
+        return self._course.num_epochs * self._steps_per_epoch
+
+
+@dataclass
+class _Rhythm:
+    """When ``step()`` is called: the first epoch shows how many steps an epoch over all data has.
+
+    A step has ``period`` samples. The first call may come earlier (loops that step ``if batch %
+    accumulation == 0`` make one after the first batch), and so may the last, at the end of the
+    epoch; calls may also be left out (because of a NaN, for instance), but then the samples between
+    two calls are a multiple of the period.
+    """
+
+    first: int = 0  # samples before the first call
+    gaps: set[int] = field(default_factory=set)  # samples between two calls, as far as they differ
+    calls: int = 0
+    last: Progress | None = None  # at the first epoch's last call
+    drops_rest: bool = False  # at an epoch's end: accumulated gradients that make no step
+    loaded: int = 0  # the period before a resume
+    interrupted: bool = False  # the loop began anew since the last call
+
+    def observe(self, progress: Progress) -> None:
+        """Note a call in the first epoch."""
+        before = 0 if self.last is None else self.last.done
+        if progress.done <= before:
+            return
+        self.calls += 1
+        if not self.first:
+            self.first = progress.done
+        elif progress.done < progress.total and not self.interrupted:
+            self.gaps.add(progress.done - before)
+        self.last, self.interrupted = progress, False
+
+    def end_epoch(self, last: Progress) -> None:
+        """Note the last call of an epoch."""
+        self.drops_rest |= 0 < last.total - last.done < self.period
+
+    @property
+    def _groups(self) -> set[int]:
+        """The samples of a step, or of several where calls were left out."""
+        return self.gaps | ({self.first} if self.gaps and self.first >= min(self.gaps) else set())
+
+    @property
+    def period(self) -> int:
+        """The samples of a step: batches may differ by a sample or so."""
+        groups = self._groups
+        return max((group for group in groups if group < 2 * min(groups)), default=self.first)
+
+    @property
+    def fewest_steps(self) -> int:
+        """A lower limit of the steps per epoch."""
+        return 0 if self.last is None or not self.gaps else self.last.full // self.period
+
+    def _count(self, samples: int) -> int:
+        """The calls after that many samples of an epoch over all data."""
+        if not self.gaps:
+            return 1 + (samples > self.first)
+        return 1 - (self._offset - samples) // self.period
+
+    @property
+    def _offset(self) -> int:
+        """The samples before an epoch's first call."""
+        return (self.first - 1) % self.period + 1
+
+    def steps(self, progress: Progress) -> int:
+        """The full-data steps that are due; raises if calls are irregular."""
+        if not self.first:  # nothing was updated before this call
+            return 0
+        steps, groups = self._count(progress.done), self._groups
+        irregular = steps != self.calls and any(group % min(groups) for group in groups)
+        if irregular or 2 * self.period <= self.loaded:
+            groups |= {self.loaded} - {0}
+            raise RuntimeError(
+                f"paced(…).step() was called after groups of {_listed(groups)} samples, so the first "
+                "epoch cannot show how many steps an epoch over all data has. Expected equal groups: "
+                "pass paced(…, steps_per_epoch=…)."
+            )
+        if progress.total < progress.full:  # a warm start
+            return progress.full_steps(self._count(progress.full))
+        return steps
+
+    def steps_per_epoch(self, epoch: int) -> int:
+        """The number of steps in an epoch over all data; ``epoch`` is the one that asks."""
+        last = self.last
+        if last is None:
+            raise RuntimeError(
+                f"paced(…).step() was first called in epoch {epoch}, so the first epoch could not "
+                "show how many samples a step has. Pass paced(…, steps_per_epoch=…), or load its "
+                "state with load_state_dict()."
+            )
+        rest = last.total - last.done
+        if self.drops_rest:
+            return self._count(last.full - rest)
+        if rest and not self.gaps:
+            raise RuntimeError(
+                f"paced(…).step() was called once in the first epoch, after {self.first} of its "
+                f"{last.total} samples, which does not show how many steps an epoch over all data has. "
+                "Pass paced(…, steps_per_epoch=…)."
+            )
+        return self._count(last.full)
+
+    def last_call(self, total: int) -> int:
+        """The position of the last call in a later epoch."""
+        if not self.drops_rest:
+            return total
+        return max(total - (total - self._offset) % self.period, 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers."""
+        last = None if self.last is None else list(self.last)
+        names = ("first", "calls", "drops_rest")
+        return {name: getattr(self, name) for name in names} | {
+            "gaps": sorted(self.gaps),
+            "last": last,
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> _Rhythm:
+        """The rhythm of a state, continued by a loop that begins anew."""
+        last = None if state["last"] is None else Progress(*state["last"])
+        rhythm = cls(**{**state, "gaps": set(state["gaps"]), "last": last}, interrupted=True)
+        rhythm.loaded = rhythm.period if rhythm.gaps else 0
+        return rhythm
+
+
+def _listed(numbers: set[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
+
+
+def _functions(scheduler: Any) -> list[Any]:
+    """The functions of every ``LambdaLR`` in a scheduler: torch does not save them."""
+    functions = list(getattr(scheduler, "lr_lambdas", ()))
+    for part in getattr(scheduler, "_schedulers", ()):
+        functions += _functions(part)
+    return functions
+
+
+def _probes(steps: int) -> list[int]:
+    return sorted({steps * point // _POINTS for point in range(_POINTS + 1)})
+
+
+def _function_values(scheduler: Any, steps: int) -> list[list[float]]:
+    """The values of a schedule's functions, evenly over the steps, to recognise them by."""
+    probes = _probes(steps)
+    return [[float(function(step)) for step in probes] for function in _functions(scheduler)]
+
+
+def _ends_before(scheduler: Any, steps: int, steps_per_epoch: int) -> bool:
+    """Whether a schedule is over, as far as it shows, for at least half of the last epoch."""
+    if getattr(scheduler, "total_steps", steps) <= steps - steps_per_epoch // 2 - 1:
+        return True
+    last = range(max(steps - max(steps_per_epoch // 2, 1), 1), steps)
+    functions = getattr(scheduler, "lr_lambdas", ())
+    if not functions or not last:
+        return False
+    return not any(function(step) for function in functions for step in (last[0], last[-1]))

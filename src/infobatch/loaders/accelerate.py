@@ -19,6 +19,12 @@ def in_use() -> bool:
     return accelerate is not None and bool(accelerate.is_initialized())
 
 
+def is_prepared_scheduler(scheduler: object) -> bool:
+    """Whether ``Accelerator.prepare`` returned this scheduler."""
+    module = sys.modules.get("accelerate.scheduler")
+    return module is not None and isinstance(scheduler, module.AcceleratedScheduler)
+
+
 def loader_at_work(sampler: object) -> Any | None:
     """The prepared loader that is in the middle of an iteration with this sampler, if there is one.
 
