@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from infobatch.checks import check_steps
 from infobatch.dataset import InfoBatch
 from infobatch.epoch.progress import Progress
-from infobatch.integrations import accelerate
+from infobatch.loaders import accelerate
 from infobatch.pruner import Pruner
 
 _POINTS = 64  # at which the functions of two schedules are compared

@@ -8,8 +8,10 @@ from __future__ import annotations
 from torch.utils.data import Sampler
 
 from infobatch.loaders import accelerate
-from infobatch.loaders.accelerate import PreparedLoader as PreparedLoader
+from infobatch.loaders.accelerate import PreparedLoader
 from infobatch.loaders.lightning import check_lightning
+
+__all__ = ["KnownLoaders", "PreparedLoader"]
 
 
 class KnownLoaders:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from infobatch.epoch.progress import Progress
+from infobatch.trainers import Progress
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from infobatch.integrations.transformers.support import (
 )
 from infobatch.pruner import Pruner
 from infobatch.schedule import PacedScheduler
+from infobatch.trainers import has_begun, may_prune
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Base
@@ -69,7 +70,7 @@ class PrunedEpochs(_Base):
             )
         pruner = self._pruner
         if pruner is None or (
-            pruner._course.is_fresh and pruner.num_samples != len(self.train_dataset)
+            not has_begun(pruner) and pruner.num_samples != len(self.train_dataset)
         ):
             pruner = self._new_pruner(self._expected_epochs())
         return pruner
@@ -152,7 +153,7 @@ class PrunedEpochs(_Base):
         self._forget_batches()
         self._under_way = None
         pruner = self.pruner
-        if not pruner._course.is_fresh or pruner.num_epochs != num_train_epochs:
+        if has_begun(pruner) or pruner.num_epochs != num_train_epochs:
             self._new_pruner(max(num_train_epochs, 1))
         return values
 
@@ -273,7 +274,7 @@ class PrunedEpochs(_Base):
         pruner, length = self.pruner, self._length
         steps = [now.steps_left(length.share_of(now.epoch))]
         for epoch in range(now.epoch + 1, pruner.num_epochs):
-            pruned = not pruner.plan.whole and pruner._course.planner.prunes(epoch)
+            pruned = not pruner.plan.whole and may_prune(pruner, epoch)
             whole = now.steps_for(now.samples) if pruned else self._whole_steps
             steps.append(math.ceil(length.share_of(epoch) * whole))
         return steps

@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import Sampler
 
 from infobatch.integrations.transformers.loading import INDEX, EpochSampler
-from infobatch.memory.tracks import LastVisit
 from infobatch.plan import Strata, keep_counts
 from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_ratio
+from infobatch.tracks import LastVisit
 
 
 @dataclass(frozen=True)
