@@ -105,7 +105,8 @@ class Stream(IterableDataset):
 
 def test_indexed_of_an_iterable():
     with pytest.raises(
-        TypeError, match=r"^Indexed\(dataset\) got Stream, expected a data set that is read by index"
+        TypeError,
+        match=r"^Indexed\(dataset\) got Stream, expected a data set that is read by index",
     ):
         infobatch.Indexed(Stream())
 

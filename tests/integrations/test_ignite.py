@@ -34,7 +34,8 @@ def test_page(tmp_path, capsys):
 def test_without_the_handlers_an_engine_s_epochs_are_not_ours(tmp_path):
     """Why the page has them."""
     run = RUN.partition("@trainer.on")[0] + "trainer.run(loader, max_epochs=num_epochs)"
-    names = execute(BUILD + run, page(tmp_path))
+    with pytest.warns(UserWarning, match="Epoch 8 is being trained, but num_epochs=8"):
+        names = execute(BUILD + run, page(tmp_path))
     assert names["trainer"].state.iteration == 8 * 7
     assert len(names["train_data"].savings.epochs) > 8
 
@@ -71,3 +72,38 @@ def test_resuming_gives_the_same_bits(tmp_path):
     execute(RUN, second)
     assert second["train_data"].savings == straight["train_data"].savings
     assert torch.equal(second["model"].weight, straight["model"].weight)
+
+
+# The page "Write an integration".
+
+CLASS, TRAINING = examples("docs/write-an-integration.md")
+
+
+def test_the_integration_of_the_page(tmp_path):
+    names = execute(CLASS + TRAINING, page(tmp_path))
+    state, savings = names["trainer"].state, names["train_data"].savings
+    assert len(savings.epochs) == state.epoch == 8
+    assert state.iteration == sum(-(-epoch.made // 64) for epoch in savings.epochs) < 8 * 7
+    assert names["scheduler"].last_epoch == 8 * 7
+    assert state.metrics["infobatch/samples_saved"] == savings.saved > 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_engine_that_leaves_an_epoch(tmp_path, workers):
+    """With workers the loader has read to the end; the batches that were not taken are not missing."""
+    source = TRAINING.replace("batch_size=64,", f"batch_size=64, num_workers={workers},")
+    source = source.replace("trainer.run", "trainer.add_event_handler(HALF, leave)\ntrainer.run")
+    names = execute(CLASS, page(tmp_path))
+    names["HALF"] = names["Events"].ITERATION_COMPLETED(event_filter=lambda engine, i: i == 4)
+    names["leave"] = lambda engine: engine.terminate_epoch()
+    execute(source, names)
+    epochs = names["train_data"].savings.epochs
+    assert names["trainer"].state.epoch == len(epochs) == 8
+    assert [epoch.made for epoch in epochs] == [4 * 64] + [epoch.made for epoch in epochs[1:]]
+    assert all(epoch.unscored == 0 for epoch in epochs)
+
+
+def test_the_integration_names_a_foreign_loader(tmp_path):
+    names = execute(CLASS, page(tmp_path))
+    with pytest.raises(TypeError, match="a loader without the sampler of an InfoBatch"):
+        names["PrunedEpochs"](torch.utils.data.DataLoader(names["data"], 64))

@@ -108,8 +108,8 @@ class Course:
     def check_turn(self, walk: Walk) -> None:
         """Raise if an iterator asks for more after another one has taken over the epoch."""
         run = self._run
-        if run is None or run.walk is walk:
-            return
+        if run is None or run.walk is walk or walk.issued >= walk.to_issue:
+            return  # the current one, or it is about to learn that nothing is left
         if not walk.walks(run.route) or (run.updated and run.walk is not None and run.walk.alive):
             raise two_loops(self.clock.epoch)
         self.clock.take_over(walk)  # the newer one was only a look at the data
