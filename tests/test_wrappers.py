@@ -173,7 +173,7 @@ def test_an_endless_iterator_without_a_loader_is_noticed():
     train_data = infobatch.InfoBatch(Numbered(84), 5, delta=1.0)
     sampler = train_data.batch_sampler(8)
     batches = iter(Endless(sampler))
-    with pytest.warns(UserWarning, match=MORE_EPOCHS.format(epoch=5)):
+    with pytest.warns(UserWarning, match=MORE_EPOCHS.format(epoch=5)):  # noqa: PT031
         for _ in range(5):
             for _ in range(len(sampler)):
                 index = torch.tensor(next(batches))
@@ -187,7 +187,7 @@ def test_an_epoch_of_only_nan(by_index):
     loader = DataLoader(train_data, 4, sampler=train_data.sampler)
     run_epoch(train_data, loader, 0)
     known = train_data.scores
-    with pytest.warns(
+    with pytest.warns(  # noqa: PT031
         UserWarning,
         match=r"^None of the \d+ samples of epoch 1 got a score: every loss \(or score\) was NaN or infinite, or "
         r"its batch was skipped\. Their earlier scores stay, and pruning goes by these\. Has training "

@@ -28,15 +28,19 @@ class FakeLoop:
 
     @property
     def alive(self):
-        return self.held and not self.ended and not self.consumed
+        return self.held and not self.ended and not self.received_all
 
     @property
     def exhausted(self):
         return self.deliverable is not None and self.issued >= self.deliverable
 
     @property
-    def consumed(self):
+    def received_all(self):
         return self.deliverable is not None and self.received >= self.deliverable > 0
+
+    @property
+    def ran_through(self):
+        return self.received_all
 
 
 def clock_in(phase, *, finished=-1):
@@ -412,7 +416,7 @@ class Loops(RuleBasedStateMachine):
     def take(self, data):
         """Ask for another batch; only the current iterator may, or one that a look has replaced."""
         loop = data.draw(st.sampled_from(self.loops))
-        if loop.consumed:
+        if loop.received_all:
             self.loops.remove(loop)
             return
         current = self.clock.loop

@@ -236,3 +236,20 @@ def test_observing_a_loader_does_not_keep_it_alive():
         assert not any(process.is_alive() for process in processes)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str
+)
+@pytest.mark.parametrize("form", ["sampler", "batch_sampler"])
+def test_an_epoch_without_a_single_update_is_told(form, options):
+    train_data, _ = parts(size=80)
+    of_ours = {"batch_sampler": train_data.batch_sampler(8)}
+    by_index = {"batch_size": 8, "sampler": train_data.sampler}
+    loader = DataLoader(train_data, **(by_index if form == "sampler" else of_ours), **options)
+    assert sum(len(x) for x, _ in loader) == 80
+    with pytest.warns(
+        UserWarning, match=r"iterated to its end in epoch 0 without a single update\(\)"
+    ):
+        assert len(run_epoch(train_data, loader, 0)) == 80
+    assert train_data.epoch == 0

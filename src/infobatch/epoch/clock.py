@@ -60,8 +60,13 @@ class Loop(Protocol):
         ...
 
     @property
-    def consumed(self) -> bool:
-        """Whether the loop is known to have received every batch."""
+    def received_all(self) -> bool:
+        """Whether a loop that is still held has received every batch."""
+        ...
+
+    @property
+    def ran_through(self) -> bool:
+        """Whether the loop has received every batch, as far as that can be known afterwards."""
         ...
 
 
@@ -199,7 +204,7 @@ class Clock(Generic[LoopT]):
         if isinstance(self.phase, Offered):
             replaced = self.phase.replaced
             # One that has come to its end since then has delivered what it had left.
-            if replaced is not None and (replaced.alive or replaced.consumed):
+            if replaced is not None and (replaced.alive or replaced.received_all):
                 raise two_loops(self.epoch - 1)
 
     def update(self, loop: LoopT | None) -> None:
@@ -248,7 +253,7 @@ class Clock(Generic[LoopT]):
 
     def _warn_of_no_update(self) -> None:
         phase = self.phase
-        if isinstance(phase, Offered) and not self.is_over and phase.loop.consumed:
+        if isinstance(phase, Offered) and not self.is_over and phase.loop.ran_through:
             warnings.warn(
                 f"The loader was iterated to its end in epoch {phase.epoch} without a single update(), "
                 "so nothing is known about its samples and the epoch does not count. Pass the losses "

@@ -96,7 +96,7 @@ class Course:
             check_endless(loader, walk.loader, self.clock.epoch)
         if isinstance(self.clock.phase, Offered) and self._run and self._run.rest_was_dropped():
             self._complete()
-        at_once = walk.loader is not None and walk.loader.reads_ahead
+        at_once = walk.loader is not None and walk.loader.read_ahead > 0
         if not self.clock.begin(walk, ends_previous=same_loader, at_once=at_once):
             return None
         self._numbering.settle()

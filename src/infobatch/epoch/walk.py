@@ -32,6 +32,7 @@ class Walk:
         self._requests = 0
         self._route: Route | None = None  # known once the first index was requested
         self._iterator: weakref.ref[Any] | None = None
+        self._ran_dry = False  # the loader asked for more than there was
         self._ahead: int | None = None  # batches or samples that were waiting at the first update
         self.loader: AskingLoader | None = None  # torch's loader, if that is what asks
         self.prepared: PreparedLoader | None = None  # a loader around it that reports more
@@ -84,6 +85,7 @@ class Walk:
             self._block = iter(route.indices(start, stop).tolist())
             self._block_end = stop
             yield self._block
+        self._ran_dry = True
 
     def in_batches(
         self,
@@ -106,6 +108,7 @@ class Walk:
             check_turn(self)
             start, self._block_end = self.batches.bounds(batch)
             yield route.indices(start, self._block_end).tolist()
+        self._ran_dry = True
 
     def _begin(self, begin: Begin) -> Route | None:
         self.loader = find_asking_loader()
@@ -127,7 +130,7 @@ class Walk:
         if self.left or self.ended:
             return False
         if self.loader is not None:
-            return self.loader.alive and not self.consumed
+            return self.loader.alive and not self.received_all
         if self._iterator is None:  # another rank has the sampler
             return self.prepared is not None
         iterator = self._iterator() if self.asked_by_batch else None
@@ -179,11 +182,19 @@ class Walk:
         return self._route is not None and self.issued >= self.to_issue
 
     @property
-    def consumed(self) -> bool:
-        """Whether the loop is known to have received every batch."""
+    def received_all(self) -> bool:
+        """Whether a loop that is still held has received every batch."""
         if self.loader is None or self.batches is None or self.prepared is not None:
             return False
         return self.loader.yielded >= len(self.batches)
+
+    @property
+    def ran_through(self) -> bool:
+        """Whether the loop has received every batch, or all but those that workers had read ahead."""
+        if self.loader is None or self.batches is None or not self._ran_dry:
+            return False
+        ahead = self.loader.read_ahead
+        return not ahead or len(self.batches) > ahead + 1
 
     def dropped_of(self, positions: int) -> int:
         """How many samples at the end of ``positions`` positions the loader drops, over all ranks."""

@@ -19,6 +19,9 @@ class AskingLoader:
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = weakref.ref(iterator)
+        # Worker processes fetch batches in advance, from the moment the iterator is created.
+        per_worker = getattr(iterator, "_prefetch_factor", None) or 0
+        self.read_ahead = int(getattr(iterator, "_num_workers", 0) * per_worker)
         self._source: weakref.ref[Any] | None = None
         with suppress(TypeError):  # not every iterator can be referred to weakly
             self._source = weakref.ref(iterator._sampler_iter)
@@ -27,11 +30,6 @@ class AskingLoader:
     def alive(self) -> bool:
         """Whether a loop still holds the iterator."""
         return self._iterator() is not None
-
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether worker processes fetch batches, from the moment the iterator is created."""
-        return bool(getattr(self._iterator(), "_num_workers", 0))
 
     @property
     def yielded(self) -> int:
