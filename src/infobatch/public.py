@@ -3,6 +3,7 @@
 from infobatch import coresets, scoring, tracks
 from infobatch.batch import Indexed, with_index
 from infobatch.dataset import InfoBatch
+from infobatch.loader import PrunedLoader
 from infobatch.per_sample import PerSample
 from infobatch.plan import Plan, Strata
 from infobatch.policies import (
@@ -35,6 +36,7 @@ __all__ = [
     "PerSample",
     "Plan",
     "Policy",
+    "PrunedLoader",
     "Pruner",
     "QuantilePrune",
     "RandomPrune",
