@@ -35,9 +35,7 @@ CLASSES = 1000
 def pruner_that_prunes(size: int, name: str) -> infobatch.Pruner:
     """A pruner after as many epochs as the rule needs to leave something out."""
     labels = np.random.default_rng(0).integers(0, CLASSES, size).astype(np.int32)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiasedPolicyWarning)
-        pruner = infobatch.Pruner(size, 1000, policy=name, delta=1.0, labels=labels)
+    pruner = infobatch.Pruner(size, 1000, policy=name, delta=1.0, labels=labels)
     for epoch in range(max(1, pruner.policy.first_epoch)):
         train_one_epoch(pruner, np.random.default_rng(epoch))
     return pruner
@@ -78,6 +76,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", BiasedPolicyWarning)
     warnings.filterwarnings("ignore", r"refresh\(\) was not called")  # it is not part of a boundary
     results = {
         "command": f"python benchmarks/rules.py {' '.join(sys.argv[1:])}".rstrip(),
