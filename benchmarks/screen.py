@@ -112,7 +112,7 @@ def one_run(arguments: argparse.Namespace, arm: str, length: float, rate: float,
         "seed": seed,
         "metric": result.metric,
         **result.extra_metrics,
-        "cost": result.costs["samples_forwarded"] / result.full_passes,
+        "cost": result.costs.samples_forwarded / result.full_passes,
     }
 
 

@@ -95,7 +95,7 @@ def train(name: str, size: Size, data: Path | None, arm: str) -> tuple[np.ndarra
     with tempfile.TemporaryDirectory() as folder:
         run = Run(task, settings, Path(folder))
         result = run.train(lambda standing: None)
-    return run.train_data.scores.numpy(), result.history[-1]["kept_fraction"]
+    return run.train_data.scores.numpy(), result.history[-1].kept_fraction
 
 
 def spread(values: np.ndarray) -> float:

@@ -45,8 +45,8 @@ def trained(task, arm, seed, rate, *, scores=None, **more):
         "rate": rate,
         "seed": seed,
         "accuracy": result.metric,
-        "passes": result.costs["samples_forwarded"],
-        "kept": [round(epoch["kept_fraction"], 4) for epoch in result.history],
+        "passes": result.costs.samples_forwarded,
+        "kept": [round(epoch.kept_fraction, 4) for epoch in result.history],
     }
 
 

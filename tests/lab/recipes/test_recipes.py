@@ -51,7 +51,7 @@ def test_trains_by_both_arms(name, tmp_path):
     full = run.train(lambda standing: None)
     assert full.saved_fraction == 0
     assert len(full.history) == SMOKE_EPOCHS
-    assert full.history[-1]["train_loss"] < full.history[0]["train_loss"]
+    assert full.history[-1].train_loss < full.history[0].train_loss
 
     pruned = begin(name, tmp_path / "infobatch")
     result = pruned.train(lambda standing: None)
@@ -159,8 +159,8 @@ def test_resumes_bit_for_bit(name, options, tmp_path, monkeypatch):
     result = resumed.train(lambda standing: None)
     assert result.metric == expected.metric
     assert result.extra_metrics == expected.extra_metrics
-    assert [epoch["train_loss"] for epoch in result.history] == [
-        epoch["train_loss"] for epoch in expected.history
+    assert [epoch.train_loss for epoch in result.history] == [
+        epoch.train_loss for epoch in expected.history
     ]
     assert_same_state(snapshot(resumed.model), snapshot(straight.model))
 

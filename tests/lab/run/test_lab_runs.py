@@ -45,7 +45,7 @@ def test_a_short_run_killed_after_its_last_step_ends_as_it_would_have(tmp_path, 
         task = replace(task, schedule=schedule)
     straight = short_run(task, tmp_path / "straight")
     expected = straight.train(lambda standing: None)
-    assert expected.costs["optimizer_steps"] == 13, "five steps into the second epoch of eight"
+    assert expected.costs.optimizer_steps == 13, "five steps into the second epoch of eight"
 
     def stop_at_the_end(standing):
         if standing["done"] == 1:
@@ -55,8 +55,8 @@ def test_a_short_run_killed_after_its_last_step_ends_as_it_would_have(tmp_path, 
         short_run(task, tmp_path / "killed").train(stop_at_the_end)
     resumed = short_run(task, tmp_path / "killed")
     result = resumed.train(lambda standing: None)
-    assert result.costs["optimizer_steps"] == 13
-    assert [epoch["epoch"] for epoch in result.history] == [0, 1]
+    assert result.costs.optimizer_steps == 13
+    assert [epoch.epoch for epoch in result.history] == [0, 1]
     assert result.metric == expected.metric
     for name, value in straight.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name])
@@ -73,8 +73,8 @@ def test_what_a_rule_hides_is_forwarded_and_three_forwards_count_as_a_pass(tmp_p
     assert savings.refreshed > 0
     assert savings.epochs[-1].refreshed == 0, "after the last epoch nobody needs them"
     thirds = sum(round(epoch.refreshed / 3) for epoch in savings.epochs)
-    assert expected.costs["samples_forwarded"] == savings.made + thirds
-    assert expected.costs["samples_backpropagated"] == savings.made
+    assert expected.costs.samples_forwarded == savings.made + thirds
+    assert expected.costs.samples_backpropagated == savings.made
     # The budget counts a refresh after every epoch, and the one after the last is not needed.
     unspent = savings.epochs[-1].saved / 3 / expected.full_passes
     assert expected.saved_fraction - unspent == pytest.approx(0.3, abs=0.01)
@@ -300,13 +300,13 @@ def run_of(folder, count, batch, **settings):
 def test_short_costs_what_its_leader_did_up_to_a_batch(tmp_path, count, batch):
     quiet = lambda standing: None  # noqa: E731
     leader = run_of(tmp_path / "mean", count, batch, arm="mean").train(quiet)
-    budget = leader.costs["samples_forwarded"]
+    budget = leader.costs.samples_forwarded
     assert leader.saved_fraction > 0.15, "there is something to match"
     matched = {"budget": budget, "leader": "mean"}
     short = run_of(tmp_path / "short", count, batch, arm="short", **matched).train(quiet)
-    assert abs(short.costs["samples_forwarded"] - budget) <= batch
+    assert abs(short.costs.samples_forwarded - budget) <= batch
     random = run_of(tmp_path / "random", count, batch, arm="random", **matched).train(quiet)
-    assert abs(random.costs["samples_forwarded"] - budget) <= 5, "a rounding per epoch"
+    assert abs(random.costs.samples_forwarded - budget) <= 5, "a rounding per epoch"
 
 
 @pytest.mark.parametrize("length", [0.2, 0.3, 0.5, 0.72, 1.0])
@@ -319,14 +319,14 @@ def test_a_shorter_run_has_its_whole_schedule(tmp_path, arm, length):
     assert run.ended
     assert run.schedule.get_last_lr()[0] < 0.2 * run.settings.learning_rate
     if length == 1.0:
-        assert run.steps.visits.sum() == whole.costs["samples_forwarded"], (
+        assert run.steps.visits.sum() == whole.costs.samples_forwarded, (
             "the plans were those trained on"
         )
     if arm == "full":
-        assert whole.costs["optimizer_steps"] == run.total_steps
-        assert abs(whole.costs["samples_forwarded"] - length * 5 * 260) <= 16
+        assert whole.costs.optimizer_steps == run.total_steps
+        assert abs(whole.costs.samples_forwarded - length * 5 * 260) <= 16
     elif length > 0.2:
-        assert whole.costs["samples_forwarded"] < length * 5 * 260
+        assert whole.costs.samples_forwarded < length * 5 * 260
 
 
 def test_a_run_that_ends_within_an_epoch_resumes_there(tmp_path, monkeypatch):
@@ -346,9 +346,9 @@ def test_a_run_that_ends_within_an_epoch_resumes_there(tmp_path, monkeypatch):
         run_of(tmp_path / "stopped", 260, 32, **settings).train(stop)
     resumed = run_of(tmp_path / "stopped", 260, 32, **settings)
     result = resumed.train(lambda standing: None)
-    assert result.costs["samples_forwarded"] == expected.costs["samples_forwarded"]
-    assert [epoch["samples"] for epoch in result.history] == [
-        epoch["samples"] for epoch in expected.history
+    assert result.costs.samples_forwarded == expected.costs.samples_forwarded
+    assert [epoch.samples for epoch in result.history] == [
+        epoch.samples for epoch in expected.history
     ]
     for name, value in straight.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name])
@@ -387,7 +387,7 @@ def test_processor_time_is_that_of_training_and_continues_after_a_stop(tmp_path,
     with pytest.raises(InterruptedError):
         Run(task, settings, tmp_path).train(stop_after_two)
     result = Run(task, settings, tmp_path).train(lambda standing: None)
-    assert result.costs["cpu_seconds"] == 8, "the plan and the batches of each of four epochs"
+    assert result.costs.cpu_seconds == 8, "the plan and the batches of each of four epochs"
 
 
 def test_processor_time_includes_workers_that_have_ended():

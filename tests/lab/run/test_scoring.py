@@ -65,16 +65,16 @@ def test_an_arm_starts_from_the_scores_and_pays_for_them(tmp_path):
     scored(TINY, "--out", tmp_path / "scores.npz")
     arm = f"mean:scores={tmp_path / 'scores.npz'}:delta=1"
     result, run = result_of(arm, tmp_path / "run")
-    planned = [record["samples"] for record in result.history]
+    planned = [epoch.samples for epoch in result.history]
     assert planned[0] < 60
-    assert result.costs["samples_backpropagated"] == sum(planned)
-    assert result.costs["samples_forwarded"] == sum(planned) + 20
+    assert result.costs.samples_backpropagated == sum(planned)
+    assert result.costs.samples_forwarded == sum(planned) + 20
     assert result.saved_fraction == pytest.approx(1 - (sum(planned) + 20) / 240)
     # Scores that a training left behind are free.
     run.train_data.export_scores(tmp_path / "free.csv")
     free, _ = result_of(f"mean:scores={tmp_path / 'free.csv'}:delta=1", tmp_path / "free")
-    assert free.costs["samples_forwarded"] == free.costs["samples_backpropagated"]
-    assert free.history[0]["samples"] < 60
+    assert free.costs.samples_forwarded == free.costs.samples_backpropagated
+    assert free.history[0].samples < 60
 
 
 def test_a_recipe_is_scored_and_pays_for_it(tmp_path):
@@ -84,10 +84,10 @@ def test_a_recipe_is_scored_and_pays_for_it(tmp_path):
     task = load_task("fashion", smoke=True, options={"optimizer": "adamw"})
     settings = settings_of(task, arm=f"mean:scores={path}:delta=1", seed=0, smoke=True)
     result = Run(task, settings, tmp_path / "run").train(lambda standing: None)
-    planned = [record["samples"] for record in result.history]
+    planned = [epoch.samples for epoch in result.history]
     assert len(planned) == 3
     assert max(planned) < 256
-    assert result.costs["samples_forwarded"] == sum(planned) + 85
+    assert result.costs.samples_forwarded == sum(planned) + 85
 
 
 def test_on_a_validation_split_each_sample_keeps_its_own_score(tmp_path):

@@ -2,6 +2,7 @@
 
 from collections import namedtuple
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -109,18 +110,18 @@ def test_costs_have_the_scoring_in_them(tmp_path, keep, length):
     run = stream_run(tmp_path / "stream", f"stream:keep={keep}", length=length)
     result = run.train(QUIET)
     costs = result.costs
-    scored, trained = whole.costs["samples_forwarded"], costs["samples_backpropagated"]
-    assert costs["samples_forwarded"] == round(scored / 3) + trained
-    assert costs["optimizer_steps"] == whole.costs["optimizer_steps"]
+    scored, trained = whole.costs.samples_forwarded, costs.samples_backpropagated
+    assert costs.samples_forwarded == round(scored / 3) + trained
+    assert costs.optimizer_steps == whole.costs.optimizer_steps
     assert trained == pytest.approx(keep * scored, abs=0.15 * scored)
-    assert result.saved_fraction == 1 - costs["samples_forwarded"] / 240
+    assert result.saved_fraction == 1 - costs.samples_forwarded / 240
     assert run.steps.visits.sum() == trained
-    assert sum(epoch["samples"] for epoch in result.history) == trained
+    assert sum(epoch.samples for epoch in result.history) == trained
     last = result.history[-1]
-    assert last["samples_saved"] == scored - costs["samples_forwarded"]
-    assert (last["samples_saved"] < 0) is (keep > 2 / 3)
-    assert all(0.1 < epoch["kept_fraction"] <= 1 for epoch in result.history)
-    assert costs["overhead_seconds"] > 0
+    assert last.samples_saved == scored - costs.samples_forwarded
+    assert (last.samples_saved < 0) is (keep > 2 / 3)
+    assert all(0.1 < epoch.kept_fraction <= 1 for epoch in result.history)
+    assert costs.overhead_seconds > 0
     assert run.ended
     assert torch.isfinite(run.train_data.scores).all(), "every sample is scored in every epoch"
 
@@ -164,12 +165,10 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, monkeypatch, stop_after, len
         assert torch.equal(value, weights[name])
     assert np.array_equal(resumed.steps.visits, straight.steps.visits)
     assert torch.equal(resumed.train_data.scores, straight.train_data.scores)
-    measured = ("samples_forwarded", "samples_backpropagated", "optimizer_steps")
-    assert [result.costs[name] for name in measured] == [expected.costs[name] for name in measured]
-    columns = ("train_loss", "kept_fraction", "samples", "samples_saved", "metric")
-    assert [[epoch[name] for name in columns] for epoch in result.history] == [
-        [epoch[name] for name in columns] for epoch in expected.history
-    ]
+    measured = attrgetter("samples_forwarded", "samples_backpropagated", "optimizer_steps")
+    assert measured(result.costs) == measured(expected.costs)
+    columns = attrgetter("train_loss", "kept_fraction", "samples", "samples_saved", "metric")
+    assert list(map(columns, result.history)) == list(map(columns, expected.history))
 
 
 def test_a_comparison_at_several_lengths(tmp_path):
