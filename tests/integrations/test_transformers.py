@@ -718,6 +718,17 @@ def test_resuming_gives_the_same_bits(task, options, tmp_path):
             assert visited == whole.visits[epoch][-len(visited) :]
 
 
+def test_resuming_at_a_single_batch_does_not_mistake_how_the_model_divides(tmp_path):
+    """Five batches, two to a step: in the third step, means over the batch and the step agree."""
+    options = {"size": 40, "gradient_accumulation_steps": 2}
+    whole = trainer(tmp_path, "regression", save_strategy="steps", save_steps=1, **options)
+    whole.train()
+    assert whole.pruner.savings.saved > 0
+    resumed = trainer(tmp_path, "regression", **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert same_bits(everything(resumed), everything(whole))
+
+
 def test_the_last_checkpoint_is_found_and_the_best_model_loaded(tmp_path):
     options = {
         "eval_dataset": classified(16),
