@@ -1,4 +1,4 @@
-"""TRL's DPOTrainer with pruned pairs: exact weights, TRL's own loss, refused where pairs mix."""
+"""TRL's DPOTrainer with pruned pairs: exact weights, TRL's own loss, an error where pairs mix."""
 
 import inspect
 import re
@@ -208,20 +208,20 @@ def test_page(tmp_path):
     assert names["trainer"].pruner.savings.saved > 0
 
 
-def test_every_loss_is_either_tested_or_refused():
+def test_every_loss_is_either_tested_or_raises():
     """One that TRL adds has to be looked at: does it mix the pairs of a batch?"""
     source = inspect.getsource(DPOTrainer._compute_loss)
     losses = set(re.findall(r'loss_type == "(\w+)"', source))
     assert losses == {"sigmoid", "ipo", *MORE_LOSSES, *MIXING_LOSSES}
 
 
-def test_rows_of_several_sequences_are_refused(tmp_path):
+def test_rows_of_several_sequences_raise(tmp_path):
     with pytest.raises(ValueError, match=r"InfoBatchTrainer got padding_free=True, expected False"):
         trainer(tmp_path, padding_free=True)
 
 
 @pytest.mark.parametrize("name", MIXING_LOSSES)
-def test_losses_that_mix_pairs_are_refused(name, tmp_path):
+def test_losses_that_mix_pairs_raise(name, tmp_path):
     with pytest.raises(
         ValueError, match=rf"got loss_type='{name}', expected a loss that is a mean"
     ):

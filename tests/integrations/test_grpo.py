@@ -359,6 +359,27 @@ def test_resuming_amid_a_generation_repeats_it(options, tmp_path):
     assert resumed.state.global_step == whole.state.global_step
 
 
+def test_other_sizes_continue_between_epochs_and_raise_in_the_middle_of_one(tmp_path):
+    """Three generations of four prompts make an epoch, or six of two."""
+    saved = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 3}
+    trainer(tmp_path, **saved).train()
+    smaller = {"num_train_epochs": 3, "per_device_train_batch_size": 8}
+    resumed = trainer(tmp_path, **smaller)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    for epoch in (1, 2):
+        prompts = [prompt for rows in resumed.generated[epoch] for prompt in rows[::4]]
+        assert prompts == resumed.plans[epoch].tolist()
+    assert set(resumed.lr_scheduler.get_last_lr()) == {0.0}
+    assert resumed.state.global_step == resumed.state.max_steps
+    assert resumed.state.epoch == 3.0
+    with pytest.raises(
+        ValueError,
+        match=r"from the middle of an epoch, and generation batches of 8 completions where the "
+        r"checkpoint has 16.*Expected the same sizes, or a checkpoint from the end of an epoch",
+    ):
+        trainer(tmp_path, **smaller).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
 def test_warm_scores_prune_the_first_epoch(tmp_path):
     first = trainer(tmp_path, rollout_func=fixed_rollout, num_train_epochs=1)
     first.train()
@@ -386,7 +407,7 @@ def test_policies_adapters_evaluation_and_two_rewards(tmp_path):
     assert len([record for record in ours.state.log_history if "eval_reward" in record]) == 4
 
 
-def test_what_is_refused(tmp_path):
+def test_what_raises(tmp_path):
     with pytest.raises(TypeError, match=r"InfoBatchTrainer\(train_dataset=…\) got IterableDataset"):
         trainer(tmp_path, data=questions().to_iterable_dataset(), max_steps=4)
     with pytest.raises(ValueError, match=r"prune_ratio=…\) got 1.5, expected a share"):

@@ -302,7 +302,7 @@ def test_extras_of_compute_loss_func_reach_the_policy(tmp_path):
     assert extended.pruner.savings.saved > 0
 
 
-def test_compute_loss_func_with_a_scalar_is_refused(tmp_path):
+def test_compute_loss_func_with_a_scalar_raises(tmp_path):
     def scalar(outputs, labels, num_items_in_batch=None):
         return functional.cross_entropy(outputs.logits, labels)
 
@@ -345,7 +345,7 @@ def test_a_loss_that_is_not_its_samples_mean_is_noticed_and_a_hook_helps(tmp_pat
     assert ours.pruner.savings.saved > 0
 
 
-def test_outputs_without_logits_are_refused(tmp_path):
+def test_outputs_without_logits_raise(tmp_path):
     class LossAlone(Penalised):
         def forward(self, input_ids, labels):
             return {"loss": super().forward(input_ids, labels)["loss"]}
@@ -718,6 +718,17 @@ def test_resuming_gives_the_same_bits(task, options, tmp_path):
             assert visited == whole.visits[epoch][-len(visited) :]
 
 
+def test_resuming_at_a_single_batch_does_not_mistake_how_the_model_divides(tmp_path):
+    """Five batches, two to a step: in the third step, means over the batch and the step agree."""
+    options = {"size": 40, "gradient_accumulation_steps": 2}
+    whole = trainer(tmp_path, "regression", save_strategy="steps", save_steps=1, **options)
+    whole.train()
+    assert whole.pruner.savings.saved > 0
+    resumed = trainer(tmp_path, "regression", **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert same_bits(everything(resumed), everything(whole))
+
+
 def test_the_last_checkpoint_is_found_and_the_best_model_loaded(tmp_path):
     options = {
         "eval_dataset": classified(16),
@@ -743,7 +754,7 @@ def test_the_last_checkpoint_is_found_and_the_best_model_loaded(tmp_path):
     assert not list(tmp_path.glob("**/*.tmp"))
 
 
-def test_a_checkpoint_without_scores_is_refused(tmp_path):
+def test_a_checkpoint_without_scores_raises(tmp_path):
     options = {"num_train_epochs": 1, "save_strategy": "epoch"}
     trainer(tmp_path, **options).train()
     checkpoint = tmp_path / "checkpoint-6"
@@ -768,10 +779,10 @@ def test_a_rules_own_delta_is_kept_unless_another_is_asked_for():
     assert InfoBatchConfig().pruner_for(8, 4).delta == 0.875
 
 
-# What is refused.
+# What raises.
 
 
-def test_constructor_refuses_what_it_cannot_do(tmp_path):
+def test_the_constructor_raises_for_what_it_cannot_do(tmp_path):
     for option, value in [
         ("train_sampling_strategy", "group_by_length"),
         ("train_sampling_strategy", "sequential"),
@@ -828,7 +839,7 @@ def test_classes_that_leave_the_mixin_out_are_told(tmp_path):
         trainer(tmp_path, kind=OwnLoader, size=8).train()
 
 
-def test_collators_that_hide_the_samples_are_refused(tmp_path):
+def test_collators_that_hide_the_samples_raise(tmp_path):
     with pytest.raises(TypeError, match=r"got a batch of type list from the data collator"):
         trainer(tmp_path, data_collator=lambda rows: [rows]).train()
     rows = [{"input_ids": [1, 2, 3], "labels": [1, 2, 3]} for _ in range(16)]
@@ -889,7 +900,7 @@ def test_the_trainer_s_methods_are_those_that_the_mixin_was_written_for(name):
     assert ours == parameters
 
 
-def test_a_trainer_that_has_changed_is_refused():
+def test_a_trainer_that_has_changed_raises():
     class Changed(Trainer):
         def _run_epoch(self, model, epoch, something_new):
             pass
@@ -953,7 +964,7 @@ def test_page(tmp_path):
 
 
 @pytest.mark.parametrize("package", ["transformers", "trl"])
-def test_other_versions_are_refused(package):
+def test_other_versions_raise(package):
     code = (
         "from importlib import metadata; known = metadata.version;"
         f"metadata.version = lambda name: '0.9' if name == {package!r} else known(name);"

@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer with LoRA: completion-only scores, its own loss, packing refused."""
+"""TRL's SFTTrainer with LoRA: completion-only scores, its own loss, packing raises."""
 
 import pytest
 import torch
@@ -214,7 +214,7 @@ def test_resuming_gives_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"packing": True}, {"padding_free": True, "max_length": None}])
-def test_several_sequences_in_a_row_are_refused(options, tmp_path):
+def test_several_sequences_in_a_row_raise(options, tmp_path):
     name = next(iter(options))
     with pytest.raises(ValueError, match=rf"got {name}=True, expected False: it puts several"):
         trainer(tmp_path, **options)

@@ -2,7 +2,7 @@
 
 If the model's loss supports it, the Trainer divides by the items (usually tokens) of all batches in
 an optimizer step, over all ranks; otherwise the model divides by those of the single batch. Only
-the loss itself shows which of the two a model does, so the first step compares.
+the loss itself shows which of the two a model does, so the first step in which they differ compares.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class ItemShares(NamedTuple):
     by_items: Any
     by_batch: float
     before_ranks: Any  # like by_items, before the Trainer corrects for the mean over ranks
+    accumulates: bool  # optimizer steps have several batches, except for an epoch's last
 
     @classmethod
     def of(
@@ -37,9 +38,10 @@ class ItemShares(NamedTuple):
 
         ``shift`` means that the first label of each row is not trained on: nothing predicts it.
         """
+        accumulates = trainer.args.gradient_accumulation_steps > 1
         if num_items is None:
             share = 1 / trainer.current_gradient_accumulation_steps
-            return cls(share, 1.0, share)
+            return cls(share, 1.0, share, accumulates)
         if inputs.get("shift_labels") is not None:
             labels = inputs["shift_labels"]
         else:
@@ -48,7 +50,7 @@ class ItemShares(NamedTuple):
         ranks = 1
         if trainer.args.average_tokens_across_devices:
             ranks = trainer.accelerator.num_processes // trainer.get_tp_size()
-        return cls(share * ranks, float(ranks), share)
+        return cls(share * ranks, float(ranks), share, accumulates)
 
     def distance(self, loss: torch.Tensor, mean: torch.Tensor) -> float:
         """The distance of the samples' mean from the batch's loss, with the closer factor."""
@@ -90,6 +92,8 @@ class Share:
                 f"classes, or adds an auxiliary loss. {WAY_OUT}; any other term of the loss (a "
                 "router's auxiliary loss, for instance) is then left unscaled."
             )
+        if by_items == by_batch and shares.accumulates:  # resumed at an epoch's last, single batch
+            return None
         return abs(got - by_items) <= abs(got - by_batch)
 
 

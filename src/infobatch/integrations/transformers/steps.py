@@ -140,9 +140,23 @@ class WeightedSteps(_Base):
     ) -> torch.Tensor | PerSample | None:
         """One loss per sample, whose plain mean is the batch's loss; override for your own models.
 
-        ``inputs`` is the batch and ``outputs`` what ``model`` returned for it. Return a 1-D tensor,
-        or a ``PerSample(losses, scores)`` to rank samples by something else. By default, the losses
-        are computed from ``outputs.logits`` as in transformers' own loss functions.
+        By default, the losses are computed from ``outputs.logits`` as in transformers' own loss
+        functions.
+
+        Args:
+            model: The model, as the Trainer has wrapped it.
+            inputs: The batch.
+            outputs: What the model returned for it.
+
+        Returns:
+            A 1-D tensor, or a ``PerSample(losses, scores)`` to rank samples by something other than
+            the loss; None if the losses of single samples cannot be told.
+
+        Example::
+
+            class MyTrainer(InfoBatchTrainer):
+                def per_sample_losses(self, model, inputs, outputs):
+                    return cross_entropy(outputs.logits, inputs["labels"], reduction="none")
         """
         return self._from_outputs(model, inputs, outputs, shift=bool(self._shift))
 

@@ -10,7 +10,14 @@ from torch.utils.data import IterableDataset
 
 
 def check_arguments(args: Any) -> None:
-    """Refuse training arguments that are incompatible with pruned epochs."""
+    """Check the training arguments.
+
+    Args:
+        args: The Trainer's ``TrainingArguments``.
+
+    Raises:
+        ValueError: If one of them is incompatible with pruned epochs.
+    """
     if args.train_sampling_strategy != "random":
         raise ValueError(
             f"InfoBatchTrainer got train_sampling_strategy={args.train_sampling_strategy!r}, expected "
@@ -36,7 +43,14 @@ def check_arguments(args: Any) -> None:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Refuse data that has no length or is not read by index."""
+    """Check the training data.
+
+    Args:
+        dataset: The Trainer's ``train_dataset``.
+
+    Raises:
+        TypeError: If it has no length, or is not read by index.
+    """
     readable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if isinstance(dataset, IterableDataset) or not readable:
         raise TypeError(
@@ -47,12 +61,26 @@ def check_dataset(dataset: Any) -> None:
 
 
 def check_interface(trainer: type, mixin: type) -> None:
-    """Refuse a Trainer whose methods are no longer those that the mixin overrides."""
+    """Check that the Trainer's methods are still those that the mixin overrides.
+
+    Raises:
+        ImportError: If one is missing or takes other arguments.
+    """
     check_overridden("transformers", trainer, mixin, _OVERRIDDEN)
 
 
 def check_overridden(package: str, trainer: type, mixin: type, names: Iterable[str]) -> None:
-    """Refuse a package whose trainer has different arguments in one of these methods."""
+    """Check that a trainer has these methods, with the arguments of the mixin's.
+
+    Args:
+        package: The name of the package that the trainer is from.
+        trainer: The trainer class.
+        mixin: The class whose methods replace the trainer's.
+        names: The names of the methods.
+
+    Raises:
+        ImportError: If one is missing or takes other arguments.
+    """
     for name in names:
         ours = list(inspect.signature(getattr(mixin, name)).parameters)
         theirs = getattr(trainer, name, None)

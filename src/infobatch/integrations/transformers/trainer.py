@@ -35,6 +35,7 @@ class PrunedEpochs(_Base):
     """The part of a mixin that has the ``pruner``; the other part updates it with batches."""
 
     data_collator: Any
+    lr_scheduler: Any
     _under_way: EpochUnderWay | None = None
     _length: RunLength | None = None
     _whole_steps = 0  # the optimizer steps of an epoch over all data, with this batch size
@@ -62,7 +63,11 @@ class PrunedEpochs(_Base):
 
     @property
     def pruner(self) -> Pruner:
-        """The pruner of the current training run, or of the next one."""
+        """The :class:`~infobatch.Pruner` of the current training run, or of the next one.
+
+        Raises:
+            RuntimeError: If there is no ``train_dataset``.
+        """
         if self.train_dataset is None:
             raise RuntimeError(
                 f"{type(self).__name__}.pruner has no data to prune: train_dataset is None. Pass "
@@ -266,7 +271,7 @@ class PrunedEpochs(_Base):
 
     def _samples_per_batch(self, loader: Any) -> int:
         """The samples of a batch, over all ranks."""
-        return getattr(loader, "total_batch_size", None) or self._train_batch_size
+        return int(getattr(loader, "total_batch_size", None) or self._train_batch_size)
 
     def _steps_to_come(self, now: EpochUnderWay) -> list[int]:
         """The optimizer steps of this epoch, and of later ones as far as they are known."""
@@ -385,16 +390,45 @@ class _EpochEnd(TrainerCallback):
 class InfoBatchMixin(WeightedSteps, PrunedEpochs):
     """Put this before a Trainer class: ``class MyTrainer(InfoBatchMixin, SFTTrainer): ...``.
 
-    The constructor takes one more argument, ``infobatch=InfoBatchConfig(…)``. ``pruner`` is the
-    :class:`~infobatch.Pruner`; each ``train()`` starts with a new one, or with a checkpoint's.
+    ``pruner`` is the :class:`~infobatch.Pruner`, with ``scores``, ``plan`` and ``savings``; each
+    ``train()`` starts with a new one, or with a checkpoint's.
+
+    Args:
+        *args: The arguments of the Trainer class.
+        infobatch: How to prune; by default, the mean rule with its default settings.
+        **kwargs: The keyword arguments of the Trainer class.
+
+    Raises:
+        TypeError: If ``infobatch`` is not an :class:`InfoBatchConfig`, or the training data has no
+            length or is not read by index.
+        ValueError: If a training argument is incompatible with pruned epochs.
+
+    Example::
+
+        class PrunedTrainer(InfoBatchMixin, MyTrainer):
+            pass
+
+
+        trainer = PrunedTrainer(model=model, args=args, train_dataset=data, infobatch=InfoBatchConfig())
     """
 
 
 class InfoBatchTrainer(InfoBatchMixin, Trainer):
     """Hugging Face's ``Trainer`` with pruned epochs.
 
-    ``InfoBatchTrainer(model=…, args=…, train_dataset=…, infobatch=InfoBatchConfig(…))``; everything
-    else is the Trainer's. See :class:`InfoBatchMixin` for use with another Trainer class.
+    It takes the Trainer's arguments and ``infobatch``. See :class:`InfoBatchMixin`, also for use
+    with another Trainer class.
+
+    Example::
+
+        trainer = InfoBatchTrainer(
+            model=model,
+            args=args,
+            train_dataset=data,
+            infobatch=InfoBatchConfig(prune_ratio=0.5, delta=0.875),
+        )
+        trainer.train()
+        print(trainer.pruner.savings)
     """
 
 

@@ -23,6 +23,14 @@ class InfoBatchDPOMixin(WeightedRows):
     A pair's score is the loss of the standard DPO objective, −log σ(β × margin), whatever loss is
     trained with. The weight of a pair multiplies the gradient of its two completions; the logged
     loss and metrics do not change.
+
+    Raises:
+        ValueError: If ``loss_type`` mixes the pairs of a batch.
+
+    Example::
+
+        class MyPrunedTrainer(InfoBatchDPOMixin, MyDPOTrainer):
+            pass
     """
 
     _pairs: torch.Tensor | None = None  # of the batch that is being trained on
@@ -97,6 +105,13 @@ class InfoBatchDPOTrainer(InfoBatchDPOMixin, DPOTrainer):
     """``DPOTrainer`` with one more argument, ``infobatch=InfoBatchConfig(…)``.
 
     See :class:`InfoBatchDPOMixin`; everything else is TRL's.
+
+    Example::
+
+        trainer = InfoBatchDPOTrainer(
+            model, ref_model, args=args, train_dataset=pairs, infobatch=InfoBatchConfig(delta=1.0)
+        )
+        trainer.train()
     """
 
 

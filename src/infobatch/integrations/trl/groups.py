@@ -30,6 +30,15 @@ class SpreadPrune(Policy):
     The number of kept prompts is rounded up to a multiple of ``batch``, the number of prompts in a
     generation batch, because TRL drops an incomplete batch.
 
+    Args:
+        ratio: The share that is pruned one epoch after the last visit, at least 0 and below 1.
+        batch: The number of prompts in a generation batch.
+
+    Raises:
+        ValueError: If ``ratio`` is out of range.
+
+    Example:
+
     >>> SpreadPrune(ratio=0.75)
     SpreadPrune(ratio=0.75, batch=1)
     """

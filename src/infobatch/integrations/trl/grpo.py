@@ -38,6 +38,14 @@ class InfoBatchGRPOMixin(WeightedRows):
     pruned by :class:`~infobatch.integrations.trl.SpreadPrune` with the configuration's
     ``prune_ratio``. The weight of a prompt multiplies the gradient of its completions, whatever the
     form of the loss; the logged loss and metrics do not change.
+
+    Raises:
+        ValueError: If ``shuffle_dataset`` is False, because the pruner decides on the order.
+
+    Example::
+
+        class MyPrunedTrainer(InfoBatchGRPOMixin, MyGRPOTrainer):
+            pass
     """
 
     _row_weights: torch.Tensor | None = None  # of the completions whose loss is being computed
@@ -177,6 +185,13 @@ class InfoBatchGRPOTrainer(InfoBatchGRPOMixin, GRPOTrainer):
     """``GRPOTrainer`` with one more argument, ``infobatch=InfoBatchConfig(…)``.
 
     See :class:`InfoBatchGRPOMixin`; everything else is TRL's.
+
+    Example::
+
+        trainer = InfoBatchGRPOTrainer(
+            model, reward, args=args, train_dataset=prompts, infobatch=InfoBatchConfig(delta=1.0)
+        )
+        trainer.train()
     """
 
 
