@@ -278,7 +278,7 @@ class _Rhythm:
     def _count(self, samples: int) -> int:
         """The calls after that many samples of an epoch over all data."""
         if not self.gaps:
-            return 1 + (samples > self.first)
+            return self.calls
         return 1 - (self._offset - samples) // self.period
 
     @property
@@ -317,9 +317,9 @@ class _Rhythm:
             return self._count(last.full - rest)
         if rest and not self.gaps:
             raise RuntimeError(
-                f"paced(…).step() was called once in the first epoch, after {self.first} of its "
-                f"{last.total} samples, which does not show how many steps an epoch over all data has. "
-                "Pass paced(…, steps_per_epoch=…)."
+                f"paced(…).step() was called {self.calls} time(s) in the first epoch, the last time after "
+                f"{last.done} of its {last.total} samples, which does not show how many steps an epoch "
+                "over all data has. Pass paced(…, steps_per_epoch=…)."
             )
         return self._count(last.full)
 

@@ -139,6 +139,44 @@ def test_stop_and_resume_with_two_processes(case, tmp_path):
                 same(outcome, whole)
 
 
+@pytest.mark.parametrize(("accumulate", "stops"), [(1, [4, 9, 14]), (3, [3, 9, 16])])
+def test_dropout_continues_bit_for_bit(accumulate, stops, monkeypatch, tmp_path):
+    """An iteration of a loader draws a seed: from a generator of its own, not from the global one."""
+    monkeypatch.setattr(cases, "DROPOUT", 0.3)
+    whole = cases.straight(accumulate=accumulate)
+    for at in (*stops, ("end", 1)):  # after a step: accumulated gradients are not saved
+        outcome = cases.interrupted(at, tmp_path / str(at), accumulate=accumulate)
+        same(outcome, whole)
+
+
+def check_other_ranks(outcomes):
+    for name, (straight, resumed) in outcomes.items():
+        assert resumed["epoch_ends"][-1] == cases.EPOCHS * straight["steps_per_epoch"], name
+        for epoch, rate in resumed["rates"].items():
+            assert rate == pytest.approx(straight["rates"][epoch], rel=1e-6, abs=1e-12), name
+        assert len(resumed["passes"]) == cases.EPOCHS
+        assert all(made == planned for _, planned, made in resumed["passes"]), name
+
+
+def test_resuming_with_another_number_of_processes(tmp_path):
+    """One to two and two to one, in the middle of an epoch and between epochs."""
+    cases.saved_for_others(tmp_path / "one")
+    for outcomes in torchrun("other_ranks", tmp_path):
+        error = outcomes.pop("error")
+        assert "made for another number of steps" in error
+        assert "paced(…, steps_per_epoch=…)" in error
+        check_other_ranks(outcomes)
+    outcomes = cases.continued_from_others(tmp_path / "two")
+    outcomes.pop("error")
+    check_other_ranks(outcomes)
+
+
+def test_two_processes_exit_after_an_evaluation(tmp_path):
+    """Freeing a model after its process group could wait for ever for a thread of the group."""
+    for result in torchrun("evaluated", tmp_path):
+        assert result["evaluated"] == cases.SIZE
+
+
 def test_loading_an_earlier_state_in_the_same_process(tmp_path):
     """Accelerate's counter has gone further than the loaded state: it is taken from there."""
     training = cases.Training()
@@ -209,7 +247,12 @@ def test_a_paced_schedule_goes_through_prepare_unchanged():
     """A prepared scheduler is stepped once a process; a paced one must go by the samples alone."""
     training = cases.Training()
     assert training.accelerator.prepare(training.scheduler) is training.scheduler
-    assert isinstance(training.accelerator.prepare(training.inner), AcceleratedScheduler)
+    scheduler = training.accelerator.prepare(training.inner)
+    assert isinstance(scheduler, AcceleratedScheduler)
+    with pytest.raises(
+        TypeError, match=r"Accelerate has prepared, .*Expected the scheduler itself, not prepared"
+    ):
+        infobatch.paced(scheduler, training.pruner)
 
 
 def test_a_second_loop_beside_the_first_is_refused():

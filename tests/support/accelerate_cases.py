@@ -16,13 +16,14 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from torch import nn
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
 from numbered import Numbered, loss_of
 
 SIZE, EPOCHS, GLOBAL_BATCH = 103, 4, 8
+DROPOUT = 0.0  # ranks draw from streams of their own, so gradients are compared without it
 
 # What Accelerate can be told about dealing out batches; all of them at once need no process more.
 DEALINGS = [
@@ -46,9 +47,12 @@ def accelerated(dispatch=None, split=False, even=True, accumulate=1):
     )
 
 
-def loader_of(pruner, data, accelerator, *, split=False, drop_last=False, workers=0):
-    """Batches such that GLOBAL_BATCH samples make a step, however many ranks share them."""
-    batch = GLOBAL_BATCH if split else GLOBAL_BATCH // accelerator.num_processes
+def loader_of(pruner, data, accelerator, *, split=False, drop_last=False, workers=0, batch=None):
+    """Batches such that GLOBAL_BATCH samples make a step, however many ranks share them.
+
+    With ``batch``, that many on each rank, as in published scripts: more ranks make fewer steps.
+    """
+    batch = batch or (GLOBAL_BATCH if split else GLOBAL_BATCH // accelerator.num_processes)
     return DataLoader(
         infobatch.Indexed(data),
         batch,
@@ -58,6 +62,7 @@ def loader_of(pruner, data, accelerator, *, split=False, drop_last=False, worker
         num_workers=workers,
         # Forking beside gloo's threads may deadlock in Python 3.11, once in hundreds: fork less often.
         persistent_workers=workers > 0,
+        generator=torch.Generator(),  # an iteration draws a seed, which must not disturb dropout
     )
 
 
@@ -124,25 +129,44 @@ def problem(size=SIZE):
     return TensorDataset(x, y)
 
 
+def linear(optimizer, total):
+    """As transformers builds it: a function, which torch does not save."""
+    return LambdaLR(optimizer, lambda step: min(step / 4, max(total - step, 0) / (total - 4)))
+
+
+def one_cycle(optimizer, total):
+    return OneCycleLR(optimizer, max_lr=0.01, total_steps=total)
+
+
 class Training:
     """A whole training script: model, schedule, checkpoints; ``steps`` is a trace of it."""
 
-    def __init__(self, *, dispatch=None, split=False, drop_last=False, workers=0, accumulate=1):
+    def __init__(
+        self,
+        *,
+        dispatch=None,
+        split=False,
+        drop_last=False,
+        workers=0,
+        accumulate=1,
+        batch=None,
+        build=one_cycle,
+        given=False,
+    ):
         torch.manual_seed(1)
         self.accelerator = accelerated(dispatch, split, accumulate=accumulate)
         self.pruner = infobatch.Pruner(SIZE, EPOCHS, delta=0.7)
-        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(DROPOUT), nn.Linear(16, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        options = {"split": split, "drop_last": drop_last, "workers": workers}
+        options = {"split": split, "drop_last": drop_last, "workers": workers, "batch": batch}
         loader = loader_of(self.pruner, problem(), self.accelerator, **options)
         self.model, self.optimizer, self.loader = self.accelerator.prepare(model, optimizer, loader)
         self.steps_per_epoch = -(-len(self.loader) // accumulate)
-        self.inner = OneCycleLR(
-            self.optimizer, max_lr=0.01, total_steps=EPOCHS * self.steps_per_epoch
-        )
-        self.scheduler = infobatch.paced(self.inner, self.pruner)
+        self.inner = build(self.optimizer, EPOCHS * self.steps_per_epoch)
+        said = {"steps_per_epoch": self.steps_per_epoch} if given else {}
+        self.scheduler = infobatch.paced(self.inner, self.pruner, **said)
         self.accelerator.register_for_checkpointing(self.pruner, self.scheduler)
-        self.steps, self.gradients, self.epoch_ends = [], [], []
+        self.steps, self.gradients, self.epoch_ends, self.rates = [], [], [], {}
 
     def run(self, epochs, *, says_epoch=False, save_at=(), folder=None):
         """Train; save and stop after some number of steps, or between epochs at ("end", epoch)."""
@@ -167,6 +191,7 @@ class Training:
                     self.accelerator.save_state(folder)
                     return epoch
             self.epoch_ends.append(self.inner.last_epoch)
+            self.rates[epoch] = self.scheduler.get_last_lr()[0]
             if ("end", epoch) in save_at:
                 self.accelerator.save_state(folder)
                 return epoch + 1
@@ -182,6 +207,7 @@ class Training:
             "steps": self.steps,
             "gradients": self.gradients,
             "epoch_ends": self.epoch_ends,
+            "rates": self.rates,
             "steps_per_epoch": self.steps_per_epoch,
         }
 
@@ -254,6 +280,48 @@ def _resumes(out, ways, stops):
     ]
 
 
+# Resuming with another number of ranks: each has batches of 8, so two make half as many steps.
+OTHER_RANKS = {"batch": 8, "given": True}
+BUILDS = {"linear": linear, "one-cycle": one_cycle}
+SAVED_AT = [3, 16, ("end", 0), ("end", 1)]
+
+
+def saved_for_others(out):
+    """Interrupted runs, for another number of ranks to continue."""
+    for name, build in BUILDS.items():
+        for at in SAVED_AT:
+            training = Training(build=build, **OTHER_RANKS)
+            assert (
+                training.run(range(EPOCHS), save_at=(at,), folder=out / f"{name}-{at}") is not None
+            )
+            training.accelerator.wait_for_everyone()
+
+
+def continued_from_others(out):
+    """The same runs, continued; and what is said without the number of steps."""
+    outcomes = {}
+    for name, build in BUILDS.items():
+        straight_run = straight(build=build, **OTHER_RANKS)
+        for at in SAVED_AT:
+            training = Training(build=build, **OTHER_RANKS)
+            training.accelerator.load_state(out / f"{name}-{at}")
+            training.run(range(training.pruner.epoch, EPOCHS))
+            outcomes[f"{name}-{at}"] = (straight_run, training.outcome())
+    training = Training(build=linear, batch=8)
+    try:
+        training.accelerator.load_state(out / f"linear-{('end', 1)}")
+    except ValueError as error:
+        outcomes["error"] = str(error)
+    return outcomes
+
+
+def other_ranks(out):
+    """Two ranks continue what one saved, and save for one."""
+    outcomes = continued_from_others(out / "one")
+    saved_for_others(out / "two")
+    return outcomes
+
+
 def misuse(out):
     """What is said to who forgets the index, or to prepare the loader."""
     errors = []
@@ -300,10 +368,31 @@ def habits(out):
     return {"misuse": misuse(out), "broken_off": broken_off(out)}
 
 
+def evaluated(out):
+    """A script that ends as docs/accelerate.md says, with its objects freed after its process group.
+
+    The other threads of a process get Python's lock only where this one gives it away, so that the
+    end does not depend on the machine's speed.
+    """
+    sys.setswitchinterval(1000)
+    training = Training()
+    training.run(range(EPOCHS))
+    evaluation = training.accelerator.prepare(DataLoader(problem(), GLOBAL_BATCH))
+    with torch.no_grad():
+        gathered = [
+            training.accelerator.gather_for_metrics((training.model(x).squeeze(1), y))
+            for x, y in evaluation
+        ]
+    training.accelerator.wait_for_everyone()
+    training.accelerator.end_training()
+    return {"evaluated": sum(len(y) for _, y in gathered)}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("error", UserWarning)
     folder = Path(sys.argv[2])
     result = globals()[sys.argv[1]](folder)
     torch.save(result, folder / f"rank-{os.environ['RANK']}.pt")
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
