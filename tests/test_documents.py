@@ -319,6 +319,7 @@ def test_no_page_with_python_escapes():
         ("docs/grpo.md", "grpo_summary.py benchmarks/results/grpo_sums_solved.json"),
         ("docs/results/score-noise.md", "score_noise_summary.py"),
         ("docs/results/seconds.md", "seconds_summary.py"),
+        ("docs/recipes.md", "airbench_tuning_summary.py"),
     ],
 )
 def test_tables_are_what_was_measured(page, script):

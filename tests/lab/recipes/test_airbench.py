@@ -131,7 +131,7 @@ def test_shifts_reflect_the_border():
 def test_settings_of_the_network():
     task = load_task("cifar10", data=DATA, smoke=True, options=SMALL)
     assert (task.epochs, task.batch_size, task.evaluate_every) == (30, 500, 30)
-    assert task.learning_rate == 0.5
+    assert task.learning_rate == 1.0
     stated = SMALL | {"epochs": "7", "batch_size": "250", "optimizer": "adamw"}
     task = load_task("cifar10", data=DATA, smoke=True, options=stated)
     assert (task.epochs, task.batch_size, task.evaluate_every) == (7, 250, 7)

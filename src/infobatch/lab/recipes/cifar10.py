@@ -1,7 +1,7 @@
 """Image classification on CIFAR-10, cropped and flipped at random.
 
 All 50,000 images for 12 epochs by a small ResNet: minutes on two cores. ``network=airbench`` is the
-serious one, with settings of its own: above 92%, in some 40 minutes of one core.
+serious one, with settings of its own: longer, and far more accurate.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ AIRBENCH = "airbench"
 SETTINGS = dict.fromkeys(NETWORKS, Setting()) | {
     AIRBENCH: Setting(epochs=30, batch_size=500, label_smoothing=0.2, most_shift=2)
 }
-AIRBENCH_RATE = 0.5  # with SGD
+AIRBENCH_RATE = 1.0  # with SGD
 
 
 @dataclass
