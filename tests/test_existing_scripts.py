@@ -104,7 +104,7 @@ def test_a_rule_without_a_ratio_says_what_to_use_instead(policy):
     text = (
         r"InfoBatch.keep_ratio is 1 - prune_ratio, but \w+\(.*\) has no prune_ratio. Use "
         r"len\(train_data.plan\) / train_data.plan.num_samples .*, train_data.savings.fraction .*, and "
-        r"train_data.pruner.policy"
+        r"train_data.policy"
     )
     with pytest.raises(AttributeError, match=text):
         _ = trainset.keep_ratio
@@ -199,7 +199,7 @@ def test_the_older_order_of_arguments_is_recognised():
 @pytest.mark.parametrize("name", ["prune", "no_prune"])
 def test_a_subclass_with_a_rule_of_its_own_is_told_about_policies(name):
     with pytest.raises(
-        TypeError, match=rf"Mine overrides {name}\(\), .* policy=.*derives from infobatch\.Policy"
+        TypeError, match=rf"Mine overrides {name}\(\), .* policy=.*derives from infobatch.Policy"
     ):
         type("Mine", (InfoBatch,), {name: lambda self: []})
     rules = type("Rules", (), {name: lambda self: []})

@@ -44,7 +44,7 @@ def test_sums_and_selection_agree():
     rng = np.random.default_rng(1)
     for trial in range(0, 1000, 2):
         values, share, _ = random_case(rng, trial)
-        selected, counted = lowest(values, share), _counted(values, share, None, alone)
+        selected, counted = lowest(values, share), _counted(values, None, alone, share=share)
         assert selected.value == counted.value
         assert selected.tied == pytest.approx(counted.tied, abs=1e-9)
 

@@ -12,10 +12,11 @@ from infobatch.plan import FloatArray, LabelArray
 from infobatch.policies.base import Sum, alone
 
 _BLOCK = 1 << 17  # samples at a time, so that temporaries stay in the CPU cache
-_HALF = 1 << 16  # the number of 16-bit integers; a float32 consists of two
+_FEW_PASSES, _FEW_COUNTS = 16, 4  # bits of a float32 by which numbers are counted at a time
+_SIGN = -(1 << 31)  # the sign bit of an int32
 _FRACTION = 6  # decimals to round to: 0.3 of 10 samples is 3, not 2.9999999999999996
 
-Ordered = npt.NDArray[np.int32]
+Ordered = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,17 @@ def lowest(
     """
     if cost is None and total is alone:
         return _selected(values, share)
-    return _counted(values, share, cost, total)
+    return _counted(values, cost, total, share=share)
 
 
 def at_ranks(values: FloatArray, ranks: Sequence[int], total: Sum = alone) -> list[float]:
     """The values with exactly so many before them in ascending order; there must be no NaN.
 
-    ``total`` adds up over processes, each of which has some of the values. A process that has all of
-    them reorders ``values``.
+    ``total`` adds up over processes, each of which has some of the values; only a few counts are
+    exchanged. A process that has all of the values reorders them.
     """
     if total is not alone:
-        upper = _upper_sums(values, None, total)
-        return [_cut_at(values, None, upper, rank, total).value for rank in ranks]
+        return [_counted(values, None, total, _FEW_COUNTS, rank=rank).value for rank in ranks]
     # One by one, from above: numpy takes much longer for several at once.
     below = values
     for rank in sorted(set(ranks), reverse=True):
@@ -89,42 +89,44 @@ def _selected(values: FloatArray, share: float) -> Cut:
     return Cut(float(value), (wanted - below) / tied)
 
 
-def _counted(values: FloatArray, share: float, cost: FloatArray | None, total: Sum) -> Cut:
-    """The same cut from sums over ranges of numbers, which can be added up over processes."""
-    upper = _upper_sums(values, cost, total)
-    return _cut_at(values, cost, upper, round(share * float(upper[-1]), _FRACTION), total)
-
-
-def _upper_sums(values: FloatArray, cost: FloatArray | None, total: Sum) -> npt.NDArray[np.float64]:
-    """The mass of the numbers with the same upper 16 bits, in ascending order, then that of all."""
-    upper = np.zeros(_HALF + 1)
-    for ordered, costs in _blocks(values, cost):
-        upper[:-1] += np.bincount((ordered >> 16) + (_HALF >> 1), costs, minlength=_HALF)
-    upper[-1] = len(values) if cost is None else float(np.sum(cost, dtype=np.float64))
-    return total(upper)
-
-
-def _cut_at(
+def _counted(
     values: FloatArray,
     cost: FloatArray | None,
-    upper: npt.NDArray[np.float64],
-    wanted: float,
     total: Sum,
+    digit_bits: int = _FEW_PASSES,
+    *,
+    share: float = 0.0,
+    rank: int | None = None,
 ) -> Cut:
-    """Cut off a mass ``wanted``: first to the upper 16 bits of each number, then to the lower 16."""
-    high, before = _reached(upper[:-1], wanted)
-    if high == _HALF:
-        return Cut(np.inf, 0.0)
-    lower = np.zeros(_HALF)
-    for ordered, costs in _blocks(values, cost):
-        here = np.flatnonzero((ordered >> 16) + (_HALF >> 1) == high)
-        masses = None if costs is None else costs[here]
-        lower += np.bincount(ordered[here] & (_HALF - 1), masses, minlength=_HALF)
-    lower = total(lower)
-    low, below = _reached(lower, wanted - before)
-    low = min(low, _HALF - 1)  # sums in a different order may differ in the last digit
-    tied = (wanted - before - below) / float(lower[low]) if lower[low] else 0.0
-    return Cut(_number(((high - (_HALF >> 1)) << 16) | low), min(max(tied, 0.0), 1.0))
+    """A cut from sums over ranges of numbers, which can be added up over processes.
+
+    Cuts off a ``share`` of the whole mass, or with ``rank`` so many samples. A float32 is read as
+    digits of ``digit_bits`` bits, the highest first, each of which takes a pass over the values.
+    """
+    largest = (1 << digit_bits) - 1
+    found, wanted, tied = 0, 0.0, 0.0
+    for shift in range(32 - digit_bits, -1, -digit_bits):
+        first = shift == 32 - digit_bits
+        sums = np.zeros(largest + 2)
+        for ordered, costs in _blocks(values, cost):
+            digits, masses = ordered >> np.uint32(shift), costs
+            if not first:  # only of the numbers that begin with the digits found so far
+                here = np.flatnonzero(digits >> np.uint32(digit_bits) == found)
+                digits = digits[here] & np.uint32(largest)
+                masses = None if costs is None else costs[here]
+            sums[:-1] += np.bincount(digits, masses, minlength=largest + 1)
+        sums[-1] = len(values) if cost is None else float(np.sum(cost, dtype=np.float64))
+        sums = total(sums)
+        if first:
+            wanted = round(share * float(sums[-1]), _FRACTION) if rank is None else rank
+        digit, before = _reached(sums[:-1], wanted)
+        if first and digit > largest:
+            return Cut(np.inf, 0.0)
+        digit = min(digit, largest)  # sums in a different order may differ in the last digit
+        found = (found << digit_bits) | digit
+        wanted -= before
+        tied = wanted / float(sums[digit]) if sums[digit] else 0.0
+    return Cut(_number(found), min(max(tied, 0.0), 1.0))
 
 
 def _reached(masses: npt.NDArray[np.float64], wanted: float) -> tuple[int, float]:
@@ -145,9 +147,10 @@ def _blocks(
             known = ~np.isnan(block)
             block, costs = block[known], None if costs is None else costs[known]
         bits = block.view(np.int32)
-        yield bits ^ ((bits >> 31) & 0x7FFFFFFF), costs
+        # All bits of a negative number are inverted, of others only the sign.
+        yield (bits ^ ((bits >> 31) | np.int32(_SIGN))).view(np.uint32), costs
 
 
 def _number(ordered: int) -> float:
-    bits = ordered if ordered >= 0 else ordered ^ 0x7FFFFFFF
-    return float(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
+    bits = ordered ^ (0x80000000 if ordered >> 31 else 0xFFFFFFFF)
+    return float(np.uint32(bits).view(np.float32))
