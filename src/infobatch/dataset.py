@@ -32,9 +32,9 @@ class InfoBatch(Wrapper, Pruner):
         prune_ratio: the share of the below-mean samples that an epoch leaves out, 0.5 by default
             (the paper's r).
         delta: pruning stops from epoch ``delta * num_epochs`` on; 0.875 by default, for most rules.
-        policy, seed, save, cost, warmup, max_noise, protect_classes, labels, initial_scores, tracks:
-            see :class:`infobatch.policies.options.Options`.
-        rank, world_size, process_group, sharded, global_order: see :class:`~infobatch.Pruner`.
+        options: what else may be asked of pruning, by name: ``policy``, ``seed``, ``save`` and others, see
+            :class:`infobatch.Options`; and the arguments about ranks of
+            :class:`~infobatch.Pruner`.
 
     Raises:
         TypeError: if the data set has no length or is not read by index.

@@ -41,14 +41,17 @@ class Pruner:
     Args:
         num_samples: the number of samples in the data.
         num_epochs: how many epochs training takes in total.
-        prune_ratio, delta, policy, seed, save, cost, warmup, max_noise, protect_classes, labels,
-            initial_scores, tracks: see :class:`infobatch.policies.options.Options`; ``cost`` is an
-            array here.
-        rank, world_size, process_group: which rank of a distributed job this process is; by default
-            those of torch.distributed, if it is initialised when the first epoch begins.
-        sharded: each rank keeps only the scores of a fixed shard of the samples.
-        global_order: the loader shards the batches among the ranks itself, so that the sampler of
-            each rank issues all samples; by default the loader in use decides.
+        prune_ratio, delta: see :class:`infobatch.Options`.
+        options: all others of these options, by name (``cost`` is an array here), and ``rank``,
+            ``world_size``, ``process_group``, ``sharded`` and ``global_order`` as described below.
+
+    The arguments about ranks:
+
+    * ``rank``, ``world_size``, ``process_group``: which rank of a distributed job this process is; by default
+      those of torch.distributed, if it is initialised when the first epoch begins;
+    * ``sharded``: each rank keeps only the scores of a fixed shard of the samples;
+    * ``global_order``: the loader shards the batches among the ranks itself, so that the sampler of
+      each rank issues all samples; by default the loader in use decides.
 
     Raises:
         TypeError, ValueError: if an argument is not what is expected.

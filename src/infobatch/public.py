@@ -18,6 +18,7 @@ from infobatch.policies import (
     Samples,
     SoftPrune,
 )
+from infobatch.policies.options import Options
 from infobatch.pruner import Pruner
 from infobatch.savings import Savings, StreamSavings
 from infobatch.schedule import paced
@@ -33,6 +34,7 @@ __all__ = [
     "MeanPrune",
     "NoPrune",
     "NoisePrune",
+    "Options",
     "PerSample",
     "Plan",
     "Policy",

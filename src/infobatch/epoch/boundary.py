@@ -22,13 +22,14 @@ def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
     passes = None
     if run.losses is not None or run.walk is not None:
         fold_losses(run, memory)
-        unscored = run.unscored()
+        unscored, visited = run.unscored(), run.visited()
         if run.ranks.sharded:
-            unscored = int(run.ranks.communicator.sum(np.array([unscored], np.float64))[0])
+            own = np.array([unscored, min(run.updated, len(run.route.shard))], np.float64)
+            unscored, visited = (int(total) for total in run.ranks.communicator.sum(own))
         if run.visited():
             passes = passes_of(run, unscored)
-            if matched:
-                warn_of_no_scores(passes)
+            if matched and unscored and unscored >= visited:
+                warn_of_no_scores(run.epoch, visited)
     run.losses = None  # freed before the next plan is drawn
     run.closed = True
     return passes
@@ -93,15 +94,14 @@ def warn_of_first_epoch(epoch: int) -> None:
     )
 
 
-def warn_of_no_scores(passes: EpochPasses) -> None:
-    """Warn if an epoch that was trained on gave no score at all."""
-    if passes.unscored and passes.unscored >= passes.made:
-        warnings.warn(
-            f"None of the {passes.made:,} samples of epoch {passes.epoch} got a score: every loss (or "
-            "score) was NaN or infinite, or its batch was skipped. Their earlier scores stay, and "
-            "pruning goes by these. Has training diverged?",
-            stacklevel=2,
-        )
+def warn_of_no_scores(epoch: int, visited: int) -> None:
+    """Warn that an epoch that was trained on gave no score at all."""
+    warnings.warn(
+        f"None of the {visited:,} samples of epoch {epoch} got a score: every loss (or score) was NaN or "
+        "infinite, or its batch was skipped. Their earlier scores stay, and pruning goes by these. "
+        "Has training diverged?",
+        stacklevel=2,
+    )
 
 
 def warn_of_more_epochs(epoch: int, num_epochs: int) -> None:

@@ -36,7 +36,7 @@ class Route:
             longest = int((self.counts + counts_by_rank[:, 2]).max())
             self.offset = longest - int(self.counts.max())
             self._repeats_from = len(left) + visited - self.offset
-            way = plan.codes
+            whole_route = plan.codes
         else:
             self.shard = left[ranks.rank % ranks.walkers :: ranks.walkers]
             self.counts = _even_counts(len(left), ranks.walkers)
@@ -44,9 +44,9 @@ class Route:
             self.visited_before = visited
             self.offset = visited // ranks.walkers
             self._repeats_from = len(self.shard)
-            way = plan.codes[(visited + ranks.rank) % ranks.walkers :: ranks.walkers]
+            whole_route = plan.codes[(visited + ranks.rank) % ranks.walkers :: ranks.walkers]
         # From the start of this rank's whole route, including what was visited before a resume.
-        self._repeats = way if len(way) else plan.codes
+        self._repeats = whole_route if len(whole_route) else plan.codes
         self.length = int(self.counts.max())
         self.all_real = int(self.counts.min())  # positions that are not repeats on any rank
 

@@ -147,7 +147,7 @@ def weighted_mean_at(
 ) -> tuple[torch.Tensor, bool]:
     """The weighted mean by sample, and whether all losses are known to be finite.
 
-    On a CPU, where the check costs nothing, refuse samples that the plan leaves out.
+    On a CPU, where the check costs nothing, raise at samples that the plan leaves out.
     """
     try:
         scaled = weights.scaled_at(index, losses)
@@ -163,11 +163,11 @@ def weighted_mean_at(
         return loss, False
     mean = loss.item()
     if math.isnan(mean):
-        strangers = index[scaled.isnan()].tolist()
-        if strangers:
+        foreign = index[scaled.isnan()].tolist()
+        if foreign:
             raise IndexError(
-                f"{call}(index=…) got samples that this epoch's plan leaves out: {strangers[:5]}"
-                f"{' …' if len(strangers) > 5 else ''}. Expected batches of this epoch, from a loader "
+                f"{call}(index=…) got samples that this epoch's plan leaves out: {foreign[:5]}"
+                f"{' …' if len(foreign) > 5 else ''}. Expected batches of this epoch, from a loader "
                 "with this pruner's sampler; a batch that was fetched before set_epoch() belongs to "
                 "the previous epoch."
             )

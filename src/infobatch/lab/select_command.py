@@ -73,7 +73,7 @@ class Request:
         )
 
     def check(self) -> None:
-        """Refuse impossible requests, before anything starts."""
+        """Raise at impossible requests, before anything starts."""
         if self.method not in METHODS:
             raise ValueError(
                 f"There is no method {self.method!r}. Expected one of {', '.join(METHODS)}."

@@ -12,9 +12,7 @@ from infobatch.pruner import Pruner
 class InfoBatchConfig(Options):
     """How the Trainer's epochs are pruned: the options of :class:`infobatch.InfoBatch`.
 
-    Args:
-        prune_ratio, delta, policy, seed, save, cost, warmup, max_noise, protect_classes, labels,
-            initial_scores, tracks: see :class:`infobatch.policies.options.Options`.
+    See :class:`infobatch.Options` for all of them.
 
     Raises:
         TypeError, ValueError: at settings that are wrong for any data; what depends on the data is

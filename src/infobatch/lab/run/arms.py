@@ -163,7 +163,7 @@ class Arm:
         return rule
 
     def check(self) -> None:
-        """Refuse an arm that cannot be trained, before anything starts."""
+        """Raise at an arm that cannot be trained, before anything starts."""
         if self.coreset is not None:
             on_top = Arm(split_coreset(self.name)[1])
             on_top.check()

@@ -76,7 +76,7 @@ WRITERS: dict[str, type[TensorBoardWriter | WandbWriter]] = {
 
 
 def check_log(kind: str | None) -> None:
-    """Refuse a writer that is unknown or whose package is missing, before anything starts."""
+    """Raise at a writer that is unknown or whose package is missing, before anything starts."""
     if kind is None:
         return
     if kind not in WRITERS:
