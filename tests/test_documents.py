@@ -197,8 +197,8 @@ class StoppedError(Exception):
     """A run that was stopped after a checkpoint."""
 
 
-def accelerated(tmp_path, stop=None, **options):
-    """The resuming loop of docs/accelerate.md, which saves and stops after ``stop`` steps."""
+def accelerated(folder, stop=None, **options):
+    """The resuming loop of docs/accelerate.md, which saves every 5 steps and stops after ``stop``."""
     pruner = infobatch.Pruner(100, 3, delta=1.0)
     data = TensorDataset(torch.arange(100.0)[:, None], torch.zeros(100))
     loader = DataLoader(
@@ -210,37 +210,43 @@ def accelerated(tmp_path, stop=None, **options):
     visits = []
 
     def train_step(index, x, y):
+        if len(visits) == stop:
+            raise StoppedError
         visits.append((pruner.epoch, index.tolist()))
         pruner.update(x.squeeze(1) + y, index=index)
-        if len(visits) == stop:
-            accelerator.save_state(tmp_path / f"step_{stop}")
-            raise StoppedError
 
-    _, block = examples("docs/accelerate.md")
+    _, _, block = examples("docs/accelerate.md")
     names = {"accelerator": accelerator, "pruner": pruner, "loader": loader, "num_epochs": 3}
-    names |= {"train_step": train_step, "resume_from_checkpoint": None, **options}
+    names |= {"train_step": train_step, "checkpointing_steps": 5, "output_dir": folder}
     with suppress(StoppedError):
-        exec(compile(block, "accelerate.md", "exec"), names)
-    return visits, str(pruner.savings)
+        exec(compile(block, "accelerate.md", "exec"), names | options)
+    return visits, str(pruner.savings), {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("stop", [5, 13, 17, 20])
+@pytest.mark.parametrize("stop", [5, 15, 20, 25])
 def test_accelerate_page_resumes(stop, tmp_path):
-    """In the first epoch, at its end and in pruned ones: no sample twice, none left out."""
-    visits, savings = accelerated(tmp_path)
-    before, _ = accelerated(tmp_path, stop)
-    after, resumed = accelerated(tmp_path, resume_from_checkpoint=tmp_path / f"step_{stop}")
+    """In each epoch: no sample twice, none left out, and checkpoints continue to be counted."""
+    new = {"resume_from_checkpoint": None}
+    visits, savings, names = accelerated(tmp_path / "straight", **new)
+    before, _, _ = accelerated(tmp_path / "stopped", stop, **new)
+    saved = tmp_path / "stopped" / f"step_{stop}"
+    after, resumed, later = accelerated(tmp_path / "resumed", resume_from_checkpoint=saved)
     assert before + after == visits
     assert resumed == savings
     assert len(visits) < 3 * 13
+    assert later == {name for name in names if int(name.removeprefix("step_")) > stop}
 
 
 def test_accelerate_page(tmp_path, capsys):
-    block, _ = examples("docs/accelerate.md")
+    block, epochs, _ = examples("docs/accelerate.md")
     namespace = surroundings(tmp_path)
     exec(compile(block, "accelerate.md", "exec"), namespace)
     assert re.match(r"Saved \d+\.\d% of 1,200 sample passes", capsys.readouterr().out)
     assert namespace["schedule"].last_epoch == 3 * 7
+    namespace["max_train_steps"] = 15  # declared: 3 epochs; it takes 7 steps for one
+    exec(compile(epochs, "accelerate.md", "exec"), namespace)
+    assert namespace["pruner"].num_epochs == 3
+    assert namespace["max_train_steps"] == 21
 
 
 def test_distributed_page(tmp_path, monkeypatch):

@@ -195,7 +195,7 @@ def test_schedules_page(tmp_path):
 
 def test_checkpoints_page(tmp_path):
     names = surroundings(tmp_path)
-    save, resume = examples("docs/checkpoints.md")
+    save, resume, bitwise = examples("docs/checkpoints.md")
     train(names, 2)
     for _, (x, y) in zip(range(2), names["loader"], strict=False):
         names["train_data"].update(names["criterion"](names["model"](x), y))
@@ -203,6 +203,7 @@ def test_checkpoints_page(tmp_path):
     resumed = surroundings(tmp_path)
     exec(compile(resume, "checkpoints.md", "exec"), resumed)
     assert len(resumed["train_data"].savings.epochs) == 8
+    exec(compile(bitwise, "checkpoints.md", "exec"), surroundings(tmp_path) | {"state": {}})
 
 
 def test_migrating_page(tmp_path, capsys):
