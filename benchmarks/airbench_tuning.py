@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import Subset
 
 from infobatch.files import write_atomically
+from infobatch.lab.files import to_json
 from infobatch.lab.recipes import optimizers
 from infobatch.lab.recipes.evaluation import accuracy
 from infobatch.lab.recipes.registry import load_recipe
@@ -30,6 +31,17 @@ from infobatch.lab.run.training import Run
 from infobatch.lab.task import as_task
 
 RESULTS = Path(__file__).parent / "results" / "airbench_tuning"
+
+KEPT = (  # of the run's own record
+    "extra_metrics",
+    "saved_fraction",
+    "costs",
+    "history",
+    "settings",
+    "versions",
+    "hardware",
+    "finished_at",
+)
 
 
 def sgd(groups, rate, *, momentum, bias):
@@ -70,7 +82,7 @@ def train(choice, data, folder):
             done = f"{standing['epoch']}/{standing['epochs']}"
             print(choice.name, done, f"training loss {last['train_loss']:.4f}", flush=True)
 
-    result = run.train(tell)
+    record = to_json(run.train(tell))
     every_fourth = Subset(run.train_set, range(0, len(run.train_set), 4))
     scores = run.train_data.scores
     return {
@@ -80,17 +92,10 @@ def train(choice, data, folder):
             for name, value in vars(choice).items()
             if name not in ("name", "command", "data", "work")
         },
-        "accuracy": result.metric,
+        "accuracy": record["metric"],
         "training_accuracy": accuracy(run.model, every_fourth, 500, prepare=recipe.prepare),
-        "extra_metrics": result.extra_metrics,
-        "saved_fraction": result.saved_fraction,
         "spread_of_scores": float(scores.std() / scores.mean()),
-        "costs": result.costs,
-        "history": result.history,
-        "settings": result.settings,
-        "versions": result.versions,
-        "hardware": result.hardware,
-        "finished_at": result.finished_at,
+        **{name: record[name] for name in KEPT},
     }
 
 
