@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import torch
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.batching import ShrunkBatches
 from infobatch.epoch.losses import (
     NO_EXTRAS,
     Earlier,
@@ -24,6 +23,7 @@ from infobatch.epoch.route import Route
 from infobatch.epoch.walk import Walk
 from infobatch.epoch.weights import Weights, weighted_mean, weighted_mean_at
 from infobatch.plan import FloatArray, Plan
+from infobatch.plan.batching import ShrunkBatches
 
 
 class Run:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from infobatch.epoch.batching import EvenBatches, FixedBatches, ShrunkBatches
+from infobatch.plan.batching import EvenBatches, FixedBatches, ShrunkBatches
 
 SIZES = st.integers(1, 12)
 LENGTHS = st.integers(0, 150)
