@@ -27,13 +27,19 @@ def main() -> None:
     data = TensorDataset(train_x[: options.samples], train_y[: options.samples])
     pruner = infobatch.Pruner(len(data), options.epochs)
     loader = DataLoader(
-        infobatch.Indexed(data), 64, sampler=pruner.sampler, collate_fn=infobatch.with_index()
+        infobatch.Indexed(data),
+        64,
+        sampler=pruner.sampler,
+        collate_fn=infobatch.with_index(),
+        generator=torch.Generator(),  # the global one is the model's alone
     )
     model = fashion.small_cnn()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    schedule = OneCycleLR(optimizer, 0.1, total_steps=options.epochs * len(loader))
-    scheduler = infobatch.paced(schedule, pruner)  # not prepared: it goes by the samples
+    steps_per_epoch = len(loader)
+    schedule = OneCycleLR(optimizer, 0.1, total_steps=options.epochs * steps_per_epoch)
+    # Not prepared: it goes by the samples. With the steps, any number of processes may resume.
+    scheduler = infobatch.paced(schedule, pruner, steps_per_epoch=steps_per_epoch)
     accelerator.register_for_checkpointing(pruner, scheduler)
     if options.resume:
         accelerator.load_state(options.checkpoints)
@@ -53,6 +59,7 @@ def main() -> None:
             right = accelerator.unwrap_model(model)(test_x).argmax(1) == test_y
         accelerator.print(f"epoch {epoch}: test accuracy {right.float().mean():.1%}")
     accelerator.print(f"{pruner.savings} on {accelerator.num_processes} processes")
+    model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)
     accelerator.end_training()
 
 
