@@ -3,16 +3,15 @@
 import gc
 from importlib.util import find_spec
 
-import hypothesis
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# Examples may take as long as they need: on a busy machine the default deadline of 200 ms fails.
-hypothesis.settings.register_profile(
-    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+# Examples may take as long as they need (a busy machine is no failure), and are the same in every run.
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-hypothesis.settings.load_profile("busy")
+settings.load_profile("repeatable")
 
 collect_ignore = ["support"]  # helpers; the lab imports one of them as it does a user's file
 # timm needs torchvision, whose presence would change what other packages here do: both live in a
@@ -23,10 +22,6 @@ else:
     import torchvision_operators  # noqa: F401 - before anything imports torchvision
 if find_spec("fastai") is None:  # as with timm
     collect_ignore += ["integrations/test_fastai.py"]
-
-
-settings.register_profile("no seconds", deadline=None)  # a busy machine is no failure
-settings.load_profile("no seconds")
 
 
 def pytest_collection_finish():

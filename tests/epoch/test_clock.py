@@ -373,6 +373,10 @@ class Loops(RuleBasedStateMachine):
         if self.open:
             self.closed.append(self.clock.epoch)
             self.open = False
+        loop = self.clock.loop
+        if loop is not None and loop.exhausted and 0 < loop.updated < loop.deliverable:
+            # A warning has said that updates of it are missing: it is not waited for.
+            self.loops = [known for known in self.loops if known is not loop]
 
     def event(self, happens):
         """Let something happen that must not lead to an earlier epoch."""
@@ -409,6 +413,8 @@ class Loops(RuleBasedStateMachine):
         if not isinstance(before, Training):  # the others have only looked at what they received
             for other in self.loops:
                 other.updated = other.received
+            # What workers have read to its end is never asked for again, which nothing could see.
+            self.loops = [other for other in self.loops if not other.exhausted]
         self.loops.append(loop)
 
     @precondition(lambda self: self.loops)
@@ -429,6 +435,7 @@ class Loops(RuleBasedStateMachine):
                 if not isinstance(self.clock.phase, Offered | Training):
                     return
                 loop.updated = current.updated
+                current.updated = current.received  # it has only looked
                 self.clock.take_over(loop)
             loop.issued += 1
         loop.received += 1
