@@ -91,6 +91,7 @@ def test_what_a_rule_hides_is_forwarded_and_three_forwards_count_as_a_pass(tmp_p
     assert resumed.train_data.savings == savings
 
 
+@pytest.mark.filterwarnings("ignore:None of the .* samples of epoch .* got a score:UserWarning")
 def test_a_diverged_run_ends_and_counts_as_diverged(tmp_path):
     run = train_once(
         "diffusion", "--smoke", "--learning-rate", 1e30, "--out", tmp_path / "infobatch"
