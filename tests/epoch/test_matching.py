@@ -218,7 +218,7 @@ def test_micro_batches_and_scores_that_are_not_the_loss():
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batch_sampler(workers, drop_last):
     """Whole batches from the library: the same plan, the same scores, the same guards."""
-    train_data = infobatch.InfoBatch(Numbered(SIZE), EPOCHS, delta=1.0)
+    train_data = infobatch.InfoBatch(Numbered(SIZE), EPOCHS + 1, delta=1.0)
     batches = train_data.batch_sampler(8, drop_last=drop_last)
     loader = DataLoader(train_data, batch_sampler=batches, num_workers=workers)
     check_scores(train_data, train(train_data, loader))
