@@ -34,7 +34,7 @@ print(train_data.savings)
 """
 RECIPES = "alpaca, camvid, cifar10, covertype, diffusion, fashion, mae"
 IMPORTED = {
-    "accelerate": "import accelerate, infobatch.integrations.accelerate",
+    "accelerate": "import accelerate, infobatch.loaders.accelerate",
     "coresets": "import pyarrow.parquet, infobatch.coresets",
     "docs": "import latex2mathml, material, mkdocs, mkdocstrings_handlers.python",
     "lab": "import infobatch.lab.cli, infobatch.lab.commands, infobatch.lab.report.page",

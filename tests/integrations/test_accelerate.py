@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import accelerate_cases as cases
 import infobatch
-from infobatch.integrations import accelerate as prepared
+from infobatch.loaders import accelerate as prepared
 from numbered import Numbered, loss_of
 
 CASES = Path(cases.__file__)
@@ -272,7 +272,7 @@ def test_a_second_loop_beside_the_first_is_refused():
 
 
 def test_what_is_used_of_accelerate():
-    """A release that changes any of this needs infobatch.integrations.accelerate looked at again."""
+    """A release that changes any of this needs infobatch.loaders.accelerate looked at again."""
     accelerator = Accelerator(cpu=True)
     pruner = infobatch.Pruner(8, 2)
     loader = accelerator.prepare(cases.loader_of(pruner, Numbered(8), accelerator))
