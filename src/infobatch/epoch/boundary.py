@@ -136,7 +136,7 @@ def warn_of_old_scores(planner: Planner, epoch: int, last: EpochPasses | None) -
 def _check_matching(run: Run) -> bool:
     """Whether losses and samples can be matched; if not, warn and discard the losses."""
     walk = run.walk
-    if walk is None:
+    if walk is None or not walk.has_sampler:
         return True
     if run.by_index:
         if walk.exhausted:

@@ -136,12 +136,15 @@ class Course:
 
     def _was_broken_off(self) -> bool:
         run = self._run
-        return run is not None and run.updated > 0 and not (run.walk is not None and run.walk.alive)
+        if run is None or not run.updated:
+            return False
+        # On a rank whose batches another one sends, only the loader's own count shows it.
+        return run.walk is None or not run.walk.has_sampler or not run.walk.alive
 
     def position(self) -> ReadPosition:
         """How far the loader has read."""
         run = self._run
-        if run is None or run.closed or run.walk is None:
+        if run is None or run.closed or run.walk is None or not run.walk.has_sampler:
             return ReadPosition(self.clock.epoch, 0 if run is None else run.made())
         return ReadPosition(self.clock.epoch, run.route.reached(run.walk.issued))
 

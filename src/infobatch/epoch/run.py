@@ -244,7 +244,7 @@ class Run:
         For torch's loader this is known in advance.
         """
         walk = self.walk
-        if walk is None or walk.asked_by_batch or not walk.exhausted:
+        if walk is None or not walk.has_sampler or walk.asked_by_batch or not walk.exhausted:
             return False
         return not self.updated and len(self.route) < self.largest_batch
 

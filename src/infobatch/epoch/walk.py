@@ -50,6 +50,11 @@ class Walk:
         walk.prepared, walk._route = prepared, route
         return walk
 
+    @property
+    def has_sampler(self) -> bool:
+        """Whether this rank's sampler is iterated, so that there is an iterator to be observed."""
+        return self._iterator is not None
+
     def walks(self, route: Route) -> bool:
         """Whether this is a walk along ``route``."""
         return self._route is route
@@ -131,7 +136,7 @@ class Walk:
             return False
         if self.loader is not None:
             return self.loader.alive and not self.received_all
-        if self._iterator is None:  # another rank has the sampler
+        if self._iterator is None:
             return self.prepared is not None
         iterator = self._iterator() if self.asked_by_batch else None
         return iterator is not None and getattr(iterator, "gi_frame", iterator) is not None
@@ -170,7 +175,7 @@ class Walk:
         """How many samples the loader delivers to this rank in total, if that is known."""
         if self.prepared is None or not self.is_shared:
             return self.to_issue
-        if self._iterator is None or self._route is None:
+        if not self.has_sampler or self._route is None:
             return None
         return self.prepared.share_of(len(self._route))
 
