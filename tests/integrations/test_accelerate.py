@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard
 from accelerate.scheduler import AcceleratedScheduler
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 
 import accelerate_cases as cases
@@ -206,6 +207,37 @@ def test_misuse_is_told_and_epochs_may_break_off(tmp_path):
         (warning,) = result["misuse"]["warnings"]
         assert "nothing divided them" in warning
         assert "accelerator.prepare(loader)" in warning
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's
+def test_a_stateful_loader_would_skip_batches_a_second_time():
+    data = infobatch.Indexed(Numbered(40))
+
+    def parts():
+        accelerator = Accelerator(
+            cpu=True,
+            dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True),
+        )
+        pruner = infobatch.Pruner(40, 3)
+        collate = infobatch.with_index()
+        loader = DataLoader(data, 8, sampler=pruner.sampler, collate_fn=collate)
+        return pruner, accelerator.prepare(loader)
+
+    pruner, loader = parts()
+    for step, (index, (x, _)) in enumerate(loader):
+        pruner.update(loss_of(x, 0), index=index)
+        if step == 1:
+            break
+    resumed, loader = parts()
+    resumed.load_state_dict(pruner.state_dict())
+    with pytest.raises(
+        RuntimeError,
+        match=r"^Epoch 0 continues after 16 samples, and the prepared loader is a StatefulDataLoader, "
+        r"which skips batches when its own state is loaded: part of the epoch would be left out\. The "
+        r"pruner's state is enough: prepare the loader without "
+        r"DataLoaderConfiguration\(use_stateful_dataloader=True\), or resume between epochs\.$",
+    ):
+        next(iter(loader))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

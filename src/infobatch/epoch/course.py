@@ -96,12 +96,15 @@ class Course:
             check_endless(loader, walk.loader, self.clock.epoch)
         if isinstance(self.clock.phase, Offered) and self._run and self._run.rest_was_dropped():
             self._complete()
+        resumed = self.clock.resumed
         at_once = walk.loader is not None and walk.loader.read_ahead > 0
         if not self.clock.begin(walk, ends_previous=same_loader, at_once=at_once):
             return None
         self._numbering.settle()
         run = self.current_run()
         walk.prepared = self._loaders.prepared(run.ranks.world_size)
+        if resumed and run.made() and walk.prepared is not None:
+            walk.prepared.check_resume(run.epoch, run.made())
         run.walk = walk
         return run.route
 

@@ -59,6 +59,16 @@ class PreparedLoader:
         """Whether the iteration is over."""
         return loader_at_work(self._sampler) is not self._loader
 
+    def check_resume(self, epoch: int, done: int) -> None:
+        """Raise if the loader skips what was trained on before a checkpoint by itself, too."""
+        if getattr(self._loader, "use_stateful_dataloader", False):
+            raise RuntimeError(
+                f"Epoch {epoch} continues after {done} samples, and the prepared loader is a "
+                "StatefulDataLoader, which skips batches when its own state is loaded: part of the "
+                "epoch would be left out. The pruner's state is enough: prepare the loader without "
+                "DataLoaderConfiguration(use_stateful_dataloader=True), or resume between epochs."
+            )
+
     @property
     def at_last_batch(self) -> bool:
         """Whether this rank has received its last batch."""
