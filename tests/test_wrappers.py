@@ -118,7 +118,7 @@ def test_a_split_of_an_infobatch(workers):
     loader = DataLoader(part, 4, sampler=train_data.sampler, num_workers=workers)
     with pytest.raises(
         RuntimeError,
-        match=r"^The loader reads a Subset of 15 samples, but its sampler was built for 20\. Expected the "
+        match=r"^The loader reads 15 samples \(Subset\), but its sampler was built for 20\. Expected the "
         r"same data, of the same size in every epoch: scores belong to samples\. Split or extend the data "
         r"first and build the InfoBatch \(or Pruner\) from the part that is trained on; initial_scores= "
         r"carries known scores over\.$",
@@ -133,7 +133,7 @@ def test_data_that_grew():
     for x in loader:
         train_data.update(x)
     rows.append(torch.tensor(99.0))
-    with pytest.raises(RuntimeError, match=r"reads a InfoBatch of 13 samples, .* built for 12"):
+    with pytest.raises(RuntimeError, match=r"reads 13 samples \(InfoBatch\), .* built for 12"):
         next(iter(loader))
     rows.pop()
     assert sum(len(x) for x in loader) <= 12

@@ -25,7 +25,7 @@ class Rhythm:
     last: Progress | None = None  # at the first epoch's last call
     drops_rest: bool = False  # at an epoch's end: accumulated gradients that make no step
     loaded: int = 0  # the period before a resume
-    interrupted: bool = False  # the loop began anew since the last call
+    interrupted: bool = False  # the loop was restarted since the last call
 
     def observe(self, progress: Progress) -> None:
         """Note a call in the first epoch."""
@@ -124,7 +124,7 @@ class Rhythm:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Rhythm:
-        """The rhythm of a state, continued by a loop that begins anew."""
+        """The rhythm of a state, continued by a loop that was restarted."""
         last = None if state["last"] is None else Progress(*state["last"])
         rhythm = cls(**{**state, "gaps": set(state["gaps"]), "last": last}, interrupted=True)
         rhythm.loaded = rhythm.period if rhythm.gaps else 0

@@ -51,7 +51,7 @@ def paced(
         train_data: The pruned data, or its pruner.
         steps_per_epoch: The number of optimizer steps in an epoch over all data. Without it, the
             first epoch shows it, if its batches are equal. With it, a run also resumes with another
-            batch size or number of processes, for which the scheduler was built anew.
+            batch size or number of processes, for which the scheduler was rebuilt.
 
     Example::
 

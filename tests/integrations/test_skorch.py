@@ -62,7 +62,7 @@ def test_a_fixed_split(tmp_path):
     ("y", "error", "message"),
     [
         (False, ValueError, "passing a suitable y"),  # skorch's own
-        (True, RuntimeError, "reads a Subset of 320 samples, but its sampler was built for 400"),
+        (True, RuntimeError, r"reads 320 samples \(Subset\), but its sampler was built for 400"),
     ],
 )
 def test_skorch_s_own_split_raises(y, error, message, tmp_path):

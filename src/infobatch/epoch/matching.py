@@ -49,7 +49,7 @@ def check_data_length(walk: Walk, num_samples: int) -> None:
     length = None if walk.loader is None else walk.loader.data_length
     if walk.loader is not None and length is not None and length != num_samples:
         raise RuntimeError(
-            f"The loader reads a {walk.loader.data_kind} of {length} samples, but its sampler was built "
+            f"The loader reads {length} samples ({walk.loader.data_kind}), but its sampler was built "
             f"for {num_samples}. Expected the same data, of the same size in every epoch: scores belong "
             "to samples. Split or extend the data first and build the InfoBatch (or Pruner) from the "
             "part that is trained on; initial_scores= carries known scores over."
