@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, random_split
 
 import infobatch
-from numbered import Numbered, loss_of, run_epoch
+from numbered import Endless, Numbered, loss_of, run_epoch
 
 
 class Transformed(Numbered):
@@ -155,17 +155,6 @@ def test_more_epochs_than_declared_are_told_once():
     with pytest.warns(UserWarning, match=MORE_EPOCHS.format(epoch=2)):
         run_epoch(train_data, loader, 2)
     assert len(run_epoch(train_data, loader, 3)) == 16
-
-
-class Endless:
-    """In the shape of the samplers of timm's and Ultralytics' loaders."""
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __iter__(self):
-        while True:
-            yield from self.inner
 
 
 def test_an_endless_iterator_without_a_loader_is_noticed():

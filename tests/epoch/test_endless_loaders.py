@@ -7,20 +7,9 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 import infobatch
-from numbered import Numbered, loss_of, run_epoch
+from numbered import Endless, Numbered, loss_of, run_epoch
 
 SIZE, EPOCHS, BATCH = 101, 4, 8
-
-
-class Endless:
-    """A sampler or batch sampler, over and over."""
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __iter__(self):
-        while True:
-            yield from self.inner
 
 
 class OneIterator(DataLoader):

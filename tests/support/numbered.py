@@ -31,3 +31,14 @@ def run_epoch(train_data, loader, epoch):
         train_data.update(loss_of(x, epoch))
         visited += x.long().tolist()
     return visited
+
+
+class Endless:
+    """A sampler or batch sampler, over and over, as those of timm's and Ultralytics' loaders."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __iter__(self):
+        while True:
+            yield from self.inner
