@@ -163,7 +163,7 @@ class Pruner:
             IndexError: if ``index`` has samples that this epoch leaves out.
             TypeError, ValueError: if there is not one loss per sample.
         """
-        others = self._others("update", losses, extras)
+        others = self._others("update", losses, extras) if self._channels else ()
         losses, scores, index = checks.check_batch("update", losses, scores, index)
         run = self._course.run_for("update()", index is not None)
         plain, is_first, by_loss = losses.detach(), not run.updated, scores is None
@@ -225,7 +225,7 @@ class Pruner:
         The arguments and errors are those of :meth:`update`. The losses are copied, so they may be
         the output of a CUDA graph that is replayed.
         """
-        others = self._others("record", losses, extras)
+        others = self._others("record", losses, extras) if self._channels else ()
         losses, scores, index = checks.check_batch("record", losses, scores, index)
         run = self._course.run_for("record()", index is not None)
         plain = losses.detach()
@@ -240,8 +240,6 @@ class Pruner:
         extras: Mapping[str, torch.Tensor] | None,
     ) -> Sequence[torch.Tensor]:
         """What a batch reports besides its scores, as far as the policy needs it."""
-        if not self._channels:
-            return ()
         return checks.check_extras(call, losses, extras, self._channels, self.policy)
 
     def reweight(

@@ -15,7 +15,7 @@ from infobatch.epoch.matching import check_claim, rest_of_batch
 from infobatch.epoch.progress import Progress
 from infobatch.epoch.route import Route
 from infobatch.epoch.walk import Walk
-from infobatch.epoch.weights import Weights, check_planned, weighted_mean, weights_at
+from infobatch.epoch.weights import Weights, check_planned, scaled_at, weighted_mean
 from infobatch.plan import FloatArray, Plan
 from infobatch.plan.batching import ShrunkBatches
 
@@ -98,13 +98,14 @@ class Run:
             self._record("record()", reported)
         else:
             index = self._on(reported[0].device, index)
-            self._weights_at("record", index, torch.float32)
+            self._scaled_at("record", index, torch.float32)
             self._record_at(index, reported)
 
     def batch_weights(self, index: torch.Tensor | None, device: torch.device) -> torch.Tensor:
         """The weights of the next batch, or of the samples ``index``."""
         if index is not None:
-            return self._weights_at("batch_weights", self._on(device, index), torch.float32)
+            scaled = self._scaled_at("batch_weights", self._on(device, index), torch.float32)
+            return scaled * index.shape[0]
         self._cut()
         return self.weights.of_batch(self.updated, self.rest_of_batch("batch_weights()"), device)
 
@@ -129,7 +130,7 @@ class Run:
         """Skip samples without a score."""
         if isinstance(self.losses, IndexLosses):
             index = self._on(self.losses.device or index.device, index)
-        self._weights_at("skip", index, torch.float32)
+        self._scaled_at("skip", index, torch.float32)
         if not self.closed:
             self._by_index().record_nothing(index)
             self._count(index.shape[0])
@@ -138,39 +139,46 @@ class Run:
         """Record the next positions; return the first, and how many."""
         count = reported[0].shape[0]
         start = self._claim(call, count)
-        self._by_position().record(start, count, reported)
+        losses = self.losses
+        if type(losses) is not PositionLosses:
+            losses = self._by_position()
+        losses.record(start, count, reported)
         return start, count
 
     def _record_at(self, index: torch.Tensor, reported: Reported, *, finite: bool = False) -> None:
         """Record some samples; ``finite`` if all their scores are known to be finite."""
-        if not self.closed:  # repeats in the last batch were recorded before
-            self._by_index().record(index, reported, finite=finite)
-            self._count(index.shape[0])
+        if self.closed:  # repeats in the last batch were recorded before
+            return
+        losses = self.losses
+        if type(losses) is not IndexLosses:
+            losses = self._by_index()
+        losses.record(index, reported, finite=finite)
+        self._count(index.shape[0])
 
     def _mean_at(
         self, call: str, losses: torch.Tensor, index: torch.Tensor
     ) -> tuple[torch.Tensor, bool]:
         """The weighted mean by sample, and whether all losses are known to be finite."""
-        weights = self._weights_at(call, index, losses.dtype, check=False)
-        loss = weighted_mean(losses, weights / index.shape[0])
+        scaled = self._scaled_at(call, index, losses.dtype, check=False)
+        loss = weighted_mean(losses, scaled)
         if losses.device.type != "cpu":
             return loss, False
         mean = loss.item()
         if math.isnan(mean):
-            check_planned(call, weights, index)
+            check_planned(call, scaled, index)
         return loss, math.isfinite(mean)
 
-    def _weights_at(
+    def _scaled_at(
         self, call: str, index: torch.Tensor, dtype: torch.dtype, *, check: bool = True
     ) -> torch.Tensor:
-        """The weights by sample; on a CPU, where a ``check`` is cheap, only of this epoch's samples."""
+        """Weight / count by sample; on a CPU, where a ``check`` is cheap, only of this epoch's samples."""
         self._check_form()
         if not self.updated:
             self._begin_updates(by_index=True)
-        weights = weights_at(call, self.weights, index, dtype, self.plan.num_samples)
+        scaled = scaled_at(call, self.weights, index, dtype, self.plan.num_samples)
         if check and index.device.type == "cpu":
-            check_planned(call, weights, index)
-        return weights
+            check_planned(call, scaled, index)
+        return scaled
 
     def rest_of_batch(self, call: str) -> int:
         """How many samples of the current batch have no update yet."""
@@ -251,7 +259,7 @@ class Run:
                 "update(index=…) got a pruner with sharded=True, expected the form without index: a "
                 "rank knows the samples of its own shard only. Use sharded=False."
             )
-        if isinstance(self.losses, PositionLosses):
+        if type(self.losses) is PositionLosses:
             raise RuntimeError(
                 "update(index=…) follows an update without index in the same epoch. Expected one "
                 "form throughout: pass index= to every update."
