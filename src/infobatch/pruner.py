@@ -208,6 +208,8 @@ class Pruner:
             index = checks.check_index("batch_weights", index)
             device = index.device if device is None else device
         where = torch.get_default_device() if device is None else torch.device(device)
+        if where.index is None and where.type != "cpu":  # "cuda" is not yet one of the GPUs
+            where = torch.empty(0, device=where).device
         run = self._course.run_for("batch_weights()", index is not None)
         return run.batch_weights(index, where)
 
