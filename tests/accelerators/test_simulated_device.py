@@ -146,7 +146,7 @@ def test_deterministic_algorithms(x):
 
 def test_a_device_without_float64(x):
     assert x.double().dtype is torch.float64
-    with without_float64(), pytest.raises(TypeError, match="no torch.float64"):
+    with without_float64(), pytest.raises(TypeError, match=r"no torch\.float64"):
         x.double()
 
 
