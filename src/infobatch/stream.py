@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from infobatch.checks import check_count, check_losses
 from infobatch.plan.importance import priority, slope_for_budget, slope_for_noise, systematic
 from infobatch.savings import FORWARD, StreamSavings
+from infobatch.transfer import send
 
 _Array = npt.NDArray[np.float64]
 
@@ -26,7 +26,6 @@ _SHARES = (1e-3, 1 - 1e-3)  # bounds: a share that is owed may exceed what can b
 _ROUNDING = 1e-9
 _TINY, _HUGE = 1e-30, 1e30  # sizes of samples with a score of 0, and without a usable one
 _EXACT = 1 << 24  # float32 has all integers up to here
-_IN_FLIGHT = 64  # copies to the device whose source is kept: they may be made long after the call
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,6 @@ class StreamPruner:
         self._unscored: int | torch.Tensor = 0  # with ``count``, counted on the device
         self._recent: _Array = np.empty(0)
         self._owed = 0.0  # samples that the budget has left; below 0, it is overdrawn
-        self._sent: deque[torch.Tensor] = deque(maxlen=_IN_FLIGHT)
 
     @torch.inference_mode(False)  # the weights are for a step with gradients
     def select(self, scores: torch.Tensor) -> Kept:
@@ -213,8 +211,9 @@ class StreamPruner:
         drawn = systematic(probabilities, rng.permutation(size), rng.random())
         index = drawn.nonzero()[0]
         # In one copy, in which float32 holds the index exactly.
-        rows = self._send(np.stack([index, 1 / probabilities[index]]), scores.device)
-        return Kept(rows[0].long(), rows[1], size)
+        rows = np.stack([index, 1 / probabilities[index]]).astype(np.float32)
+        sent = send(torch.from_numpy(rows), scores.device)
+        return Kept(sent[0].long(), sent[1], size)
 
     def _draw_count(self, scores: torch.Tensor, rng: np.random.Generator) -> Kept:
         """Draw on the device, with shapes that do not depend on the scores."""
@@ -236,14 +235,8 @@ class StreamPruner:
         # So many mean scores, added to every score, make the least probability about the floor.
         smallest = self.floor * size / (count - self.floor * size)
         sizes = torch.add(known, known.mean(), alpha=smallest) + _TINY
-        uniform = self._send(1 - rng.random(size, np.float32), scores.device)
+        uniform = send(torch.from_numpy(1 - rng.random(size, np.float32)), scores.device)
         return Kept(*priority(sizes.masked_fill(unusable, _HUGE), uniform, count), size)
-
-    def _send(self, values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-        """Copy numbers to the device as float32, without waiting."""
-        source = torch.from_numpy(values.astype(np.float32, copy=False))
-        self._sent.append(source)
-        return source.to(device, non_blocking=True)
 
     def _probabilities(self, scores: _Array) -> _Array:
         """The probability of keeping each sample."""
