@@ -53,6 +53,11 @@ def pure_step(pruner, losses, device=DEVICE, **index):
     return mean
 
 
+def pure_step_by_name(pruner, losses):
+    """``device="cuda"`` is the same device as that of the losses, ``cuda:0``."""
+    return pure_step(pruner, losses, device=DEVICE.type)
+
+
 @dataclass(frozen=True)
 class Case:
     """Calls for a batch, what they get, and the kernels that they may launch."""
@@ -120,6 +125,7 @@ CASES = {
     "even": Case(update, plain, 3, 4, 3, batches={"even": True}),
     "drop_last": Case(update, plain, 2, 4, 3, batches={"drop_last": True}),
     "pure step": Case(pure_step, plain, 4, 5, 5, batches={"pad": True}),
+    "pure step, device by name": Case(pure_step_by_name, plain, 4, 5, 5, batches={"pad": True}),
     "index": Case(update, indexed(device=DEVICE), 5, 6, 5),
     "index on the host": Case(update, indexed(), 5, 6, 5, per_batch=1),
     "index of int32 on the host": Case(update, indexed(dtype=torch.int32), 6, 7, 6, per_batch=1),
