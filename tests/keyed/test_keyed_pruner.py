@@ -277,17 +277,20 @@ def test_an_epoch_before_the_running_one():
         pruner.set_epoch(0)
 
 
+def passes_without_set_epoch(pruner, keys):
+    for _ in range(2):
+        for batch in batches(keys):
+            assert all(map(pruner.keeps, batch))
+            pruner.update(losses_of(batch, 0), key=batch)
+
+
 @pytest.mark.parametrize("keys", [KEYS, KEYS * 10])
 def test_without_set_epoch_the_second_pass_raises(keys):
-    pruner = infobatch.KeyedPruner(3)
-    with pytest.raises(
-        RuntimeError,
-        match=r"(?s)^update\(\) got .* keys in epoch 0, but only 200 differ.*Call set_epoch",
-    ):
-        for _ in range(2):
-            for batch in batches(keys):
-                assert all(map(pruner.keeps, batch))
-                pruner.update(losses_of(batch, 0), key=batch)
+    message = (
+        r"^update\(\) got [\d,]+ keys in epoch 0, but only 200 different ones\. Call set_epoch"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        passes_without_set_epoch(infobatch.KeyedPruner(3), keys)
 
 
 def test_a_few_repeated_keys_are_counted_and_warned_about():
@@ -391,7 +394,7 @@ def test_the_pruner_itself_is_not_sent_to_workers():
     pruner, _ = trained(1)
     for send in (pickle.dumps, copy.deepcopy):
         with pytest.raises(
-            TypeError, match="cannot be pickled or copied.*Give the data set pruner.keeps"
+            TypeError, match=r"cannot be pickled or copied.*Give the data set pruner.keeps"
         ):
             send(pruner)
 

@@ -1,6 +1,7 @@
 """Several ranks: each reads other keys in every epoch, and all decide alike."""
 
 import random
+from itertools import chain
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def test_any_number_of_ranks_decides_alike(world_size, sharded, policy, monkeypa
     expected = alone(policy=policy)
     results = on_ranks(world_size, drive(world_size), sharded=sharded, num_epochs=10, policy=policy)
     for epoch in range(EPOCHS):
-        assert sorted(sum((kept[epoch] for kept, *_ in results), [])) == expected[0][epoch]
+        assert sorted(chain(*(kept[epoch] for kept, *_ in results))) == expected[0][epoch]
     assert len(expected[0][-1]) < len(KEYS)
     known = torch.stack([scores for _, scores, _, _ in results])
     assert (~known.isnan()).sum() == len(KEYS) * (1 if sharded else world_size)
@@ -105,7 +106,7 @@ def test_a_state_continues_on_any_number_of_ranks(sharded, before, after, within
         return pruner.state_dict(), kept
 
     saved = on_ranks(before, save, sharded=sharded, num_epochs=10, policy="auto")
-    states, done = [state for state, _ in saved], sum((kept for _, kept in saved), [])
+    states, done = [state for state, _ in saved], list(chain(*(kept for _, kept in saved)))
 
     def load(pruner, rank):
         pruner.load_state_dict(states if sharded else states[0])
@@ -118,8 +119,8 @@ def test_a_state_continues_on_any_number_of_ranks(sharded, before, after, within
 
     results = on_ranks(after, load, sharded=sharded, num_epochs=10, policy="auto")
     expected = alone(policy="auto")
-    assert sorted(sum((kept[0] for kept, *_ in results), done)) == expected[0][epochs]
-    assert sorted(sum((kept[1] for kept, *_ in results), [])) == expected[0][epochs + 1]
+    assert sorted(chain(done, *(kept[0] for kept, *_ in results))) == expected[0][epochs]
+    assert sorted(chain(*(kept[1] for kept, *_ in results))) == expected[0][epochs + 1]
     for _, scores, savings in results:
         mine = ~scores.isnan()
         assert torch.equal(scores[mine], expected[1][mine])
