@@ -151,14 +151,14 @@ def test_keys_that_repeat_between_archives(tmp_path):
         RuntimeError, match=r"but only 40 different ones.*together with the archive's"
     ):
         epoch(infobatch.KeyedPruner(3), data, "__key__")
-    pruner = infobatch.KeyedPruner(3, key="id")
-    epoch(pruner, data.map(with_id), "id")
+    pruner = infobatch.KeyedPruner(3, key="__id__")
+    epoch(pruner, data.map(with_id), "__id__")
     pruner.set_epoch(1)
     assert pruner.num_keys == 120
 
 
 def with_id(sample):
-    return {**sample, "id": f"{sample['__url__']}/{sample['__key__']}"}
+    return {**sample, "__id__": f"{sample['__url__']}/{sample['__key__']}"}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -146,27 +146,25 @@ def test_states_of_ranks_that_do_not_belong_together():
 
 
 def test_ranks_with_other_settings_raise():
+    """On every rank: none waits for another."""
+
     def work(pruner, rank):
         pruner._seed = rank
         pruner.update(losses_of(KEYS, 0)[rank::2], key=KEYS[rank::2])
-        pruner.set_epoch(1)
+        with pytest.raises(RuntimeError, match=r"^The ranks have decided differently about this"):
+            pruner.set_epoch(1)
 
-    with pytest.raises(
-        RuntimeError, match=r"^The ranks have decided differently about this epoch\. Exp"
-    ):
-        on_ranks(2, work, num_epochs=3, delta=1.0)
+    on_ranks(2, work, num_epochs=3, delta=1.0)
 
 
 def test_too_few_keys_for_shards():
     def work(pruner, rank):
         if rank == 0:
             pruner.update(torch.ones(1), key=["a"])
-        pruner.set_epoch(1)
+        with pytest.raises(ValueError, match=r"^sharded=True got 1 keys for 2 ranks, one of which"):
+            pruner.set_epoch(1)
 
-    with pytest.raises(
-        ValueError, match=r"^sharded=True got 1 keys for 2 ranks, one of which has none"
-    ):
-        on_ranks(2, work, sharded=True, num_epochs=3)
+    on_ranks(2, work, sharded=True, num_epochs=3)
 
 
 def test_a_rule_that_cannot_be_sharded():

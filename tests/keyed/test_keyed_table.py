@@ -31,8 +31,14 @@ def test_lookups_are_those_of_a_dictionary(count):
     rows = {key: row for row, key in enumerate(hashes.tolist())}
     asked = np.concatenate([hashes, hashes + np.uint64(1), rng.integers(0, 2**64, 100, np.uint64)])
     expected = [rows.get(key, -1) for key in asked.tolist()]
-    assert [table.row(key) for key in asked.tolist()] == expected
     assert table.rows(asked).tolist() == expected
+    assert all(map(table.keeps, asked.tolist()))
+    assert table.asked.all()
+    left_out = Board().publish(hashes, np.full(len(hashes), DROPPED, np.uint8))
+    assert [left_out.keeps(key) for key in asked.tolist()] == [
+        key not in rows for key in asked.tolist()
+    ]
+    assert not left_out.asked.any()
 
 
 def test_new_decisions_do_not_rewrite_the_keys():

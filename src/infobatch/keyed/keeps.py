@@ -11,7 +11,6 @@ import torch
 
 from infobatch.keyed.chance import Key, hash_key
 from infobatch.keyed.table import DECODED, NUMBER, Table, open_current
-from infobatch.plan.draw import DROPPED
 
 
 class Keeps:
@@ -23,31 +22,25 @@ class Keeps:
     def __init__(self, folder: Path, key: str) -> None:
         self._folder = folder
         self._key = key
-        self._current: memoryview[int] | None = None
+        self._current = open_current(folder)
         self._table: Table | None = None
+        self._number = 0  # of the table; those that are published count from 1
 
     def __call__(self, sample: Mapping[str, Any] | Key) -> bool:
         """Whether to keep a sample: a dictionary that has its key, or the key itself."""
-        current, table = self._current, self._table
-        if current is None or table is None or current[NUMBER] != table.number:
+        table = self._table
+        if table is None or self._current[NUMBER] != self._number:
             table = self._open(sample)
         try:  # a dictionary is recognised much faster than other mappings
             key_hash = hash_key(sample[self._key] if isinstance(sample, dict) else sample)  # type: ignore[arg-type]
         except (KeyError, TypeError):
             key_hash = self._hash_or_raise(sample)
-        row = table.row(key_hash)
-        if row < 0:  # never seen: nothing is known that would speak for leaving it out
-            return True
-        if table.label_at[row] == DROPPED:
-            return False
-        table.asked_at[row] = 1
-        return True
+        return table.keeps(key_hash)
 
     def _open(self, sample: object) -> Table:
-        current = self._current = self._current or open_current(self._folder)
-        table = None
+        current, table = self._current, None
         while table is None:
-            number = current[NUMBER]
+            number = self._number = current[NUMBER]
             try:
                 table = self._table = Table(self._folder, number)
             except FileNotFoundError:

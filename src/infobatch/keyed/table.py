@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infobatch.keyed.chance import Hashes
+from infobatch.plan.draw import DROPPED
 from infobatch.plan.strata import LabelArray
 
 NUMBER, DECODED = 0, 1  # what the words of the file "current" mean
@@ -40,19 +41,23 @@ class Table:
         decisions = _mapped(folder / f"decisions-{number}")
         self.keys_number, count, bits = np.frombuffer(decisions, np.uint64, _HEADER).tolist()
         self.hashes, directory = _split(_mapped(folder / f"keys-{self.keys_number}"), count, bits)
-        self.labels = np.frombuffer(decisions, np.uint8, count, 8 * _HEADER)
-        self.asked = np.frombuffer(decisions, np.uint8, count, 8 * _HEADER + count)
+        pairs = np.frombuffer(decisions, np.uint8, 2 * count, 8 * _HEADER)
+        self.labels, self.asked = pairs[::2], pairs[1::2]  # side by side: one cache miss for both
         # Single items are read several times as fast through memoryviews.
         self._shift = 64 - bits
-        self._hashes, self._directory = self.hashes.data, directory.data
-        self.label_at, self.asked_at = self.labels.data, self.asked.data
+        self._hashes, self._directory, self._pairs = self.hashes.data, directory.data, pairs.data
 
-    def row(self, key_hash: int) -> int:
-        """The row of a key, -1 if it is not known."""
+    def keeps(self, key_hash: int) -> bool:
+        """Whether a key is kept, and note that it was; one that is not known always is."""
         bucket = key_hash >> self._shift
         end = self._directory[bucket + 1]
         row = bisect_left(self._hashes, key_hash, self._directory[bucket], end)
-        return row if row < end and self._hashes[row] == key_hash else -1
+        if row == end or self._hashes[row] != key_hash:
+            return True
+        if self._pairs[2 * row] == DROPPED:
+            return False
+        self._pairs[2 * row + 1] = 1
+        return True
 
     def rows(self, hashes: Hashes) -> npt.NDArray[np.intp]:
         """The rows of several keys, -1 where one is not known."""
@@ -81,8 +86,9 @@ class Board:
                 file.write(_directory(hashes, bits).data)
         with (self.folder / f"decisions-{number}").open("xb") as file:
             file.write(np.array([keys_number, len(hashes), bits], np.uint64).data)
-            file.write(labels.data)
-            file.write(bytes(len(labels)))
+            pairs = np.zeros((len(labels), 2), np.uint8)
+            pairs[:, 0] = labels
+            file.write(pairs.data)
         self.table = Table(self.folder, number)
         self.current[NUMBER] = number
         for path in self.folder.glob("*-*"):  # a worker that has mapped one keeps it
