@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 import time
 from pathlib import Path
@@ -40,22 +41,30 @@ def seconds(work) -> float:  # type: ignore[no-untyped-def]
     return time.process_time() - began
 
 
+def peak() -> int:
+    """The largest memory of this process so far, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def measure(size: int) -> dict[str, float]:
-    rng = np.random.default_rng(0)
+    rng, before = np.random.default_rng(0), peak()
     pruner = infobatch.KeyedPruner(1000, policy="auto")
     for start in range(0, size, 100_000):
         names = keys(start, min(start + 100_000, size))
         losses = rng.exponential(0.5, len(names)).astype(np.float32)
         pruner.update(torch.from_numpy(losses), key=names)
     figures = {"first_table_s": seconds(lambda: pruner.set_epoch(1))}
+    figures["peak_bytes"] = (peak() - before) / size
     figures["kept"] = pruner.epoch_length / size
     chosen = rng.permutation(size)[: min(LOOKUPS, size)]
-    samples = [{"__key__": keys(n, n + 1)[0], "jpg": b"", "cls": b""} for n in chosen.tolist()]
-    keeps = pruner.keeps
-    keeps(samples[0])
-    kept: list[bool] = []
-    figures["lookup_us"] = 1e6 * seconds(lambda: kept.extend(map(keeps, samples))) / len(samples)
-    visited = [sample["__key__"] for sample, keep in zip(samples, kept, strict=True) if keep]
+    visited, spent = [], 0.0
+    for part in np.array_split(chosen, len(chosen) // 1000):  # just read, as a worker's samples are
+        samples = [{"__key__": keys(n, n + 1)[0], "jpg": b"", "cls": b""} for n in part.tolist()]
+        kept: list[bool] = []
+        spent += seconds(lambda: kept.extend(map(pruner.keeps, samples)))  # noqa: B023 - called at once
+        visited += [sample["__key__"] for sample, keep in zip(samples, kept, strict=True) if keep]
+    figures["lookup_us"] = 1e6 * spent / len(chosen)
     batches = [visited[at : at + BATCH] for at in range(0, len(visited) - BATCH, BATCH)]
     losses = torch.rand(BATCH, generator=torch.Generator().manual_seed(0))
 

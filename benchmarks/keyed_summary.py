@@ -21,6 +21,7 @@ def summary() -> str:
         "the end of a later epoch": f"{figures['next_table_s']:.1f} s",
         "shared with workers, per key": f"{figures['shared_bytes']:.1f} bytes",
         "scores and moving averages, per key": f"{figures['column_bytes']:.0f} bytes",
+        "at the peak, at the end of the first epoch, per key": f"{figures['peak_bytes']:.0f} bytes",
     }
     lines = [f"| {stored['size']:,} keys, strings | processor time, one thread |", "|---|---|"]
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows.items())])

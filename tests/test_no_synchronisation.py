@@ -70,6 +70,23 @@ def test_update_with_index(index_device):
     assert "dot" in watch.operations
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_update_by_key(whole):
+    pruner = infobatch.KeyedPruner(4, delta=1.0)
+    keys = list(range(500))
+    if not whole:
+        pruner.update(torch.rand(500), key=keys)
+        pruner.set_epoch(1)
+        keys = list(filter(pruner.keeps, keys))
+    losses = torch.empty(32, device="meta", requires_grad=True)
+    with Watch() as watch:
+        for start in (0, 32, 64):  # the buffers grow meanwhile
+            loss = pruner.update(losses, key=keys[start : start + 32])
+            assert loss.device.type == "meta"
+            loss.backward()
+    assert ("mean" if whole else "dot") in watch.operations
+
+
 def test_the_watch_sees():
     with pytest.raises(AssertionError, match="waits for the device"), Watch():
         torch.ones(1).item()

@@ -143,9 +143,11 @@ def test_a_table_that_is_gone():
     board = Board()
     published(board, [1], {1})
     keeps = Keeps(board.folder, "k")
+    sent = pickle.dumps(keeps)
     for path in board.folder.glob("keys-*"):
         path.unlink()
-    with pytest.raises(
-        RuntimeError, match=r"^KeyedPruner.keeps\(\) found no table in .*: the pruner"
-    ):
+    with pytest.raises(RuntimeError, match=r"^KeyedPruner.keeps\(\) found no table in .*: the pru"):
         keeps(1)
+    (board.folder / "current").unlink()
+    with pytest.raises(RuntimeError, match="the worker is on another machine"):
+        pickle.loads(sent)

@@ -24,6 +24,7 @@ Hashes = npt.NDArray[np.uint64]
 
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
+_from_bytes = int.from_bytes
 _BLOCK = 1 << 16  # keys at a time, so that temporaries stay in the CPU cache
 
 
@@ -34,9 +35,12 @@ def hash_key(key: Key) -> int:
         TypeError: if it is neither a string nor bytes nor an integer.
     """
     if isinstance(key, str):
-        key = key.encode("utf-8", "surrogatepass")  # names in an archive need not be valid text
+        try:
+            key = key.encode()
+        except UnicodeEncodeError:  # names in an archive need not be valid text
+            key = key.encode("utf-8", "surrogatepass")
     if isinstance(key, bytes):
-        return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
+        return _from_bytes(blake2b(key, digest_size=8).digest(), "little")
     return _mixed_integer(operator.index(key) & _MASK)
 
 
@@ -70,7 +74,7 @@ def draw(strata: Strata, hashes: Hashes, *, seed: int, epoch: int) -> LabelArray
     """The label of each sample, DROPPED where the epoch leaves it out, independently of all others."""
     keep = np.array([1.0, *strata.keep])
     if (keep == 1).all():
-        return strata.labels
+        return np.ascontiguousarray(strata.labels)
     labels = np.empty_like(strata.labels)
     for start in range(0, len(labels), _BLOCK):
         block = slice(start, start + _BLOCK)

@@ -22,7 +22,10 @@ class Keeps:
     def __init__(self, folder: Path, key: str) -> None:
         self._folder = folder
         self._key = key
-        self._current = open_current(folder)
+        try:
+            self._current = open_current(folder)
+        except FileNotFoundError:
+            raise _gone(folder) from None
         self._table: Table | None = None
         self._number = 0  # of the table; those that are published count from 1
 
@@ -45,11 +48,7 @@ class Keeps:
                 table = self._table = Table(self._folder, number)
             except FileNotFoundError:
                 if current[NUMBER] == number:  # otherwise it was replaced just now
-                    raise RuntimeError(
-                        f"KeyedPruner.keeps() found no table in {self._folder}: the pruner was deleted, "
-                        "its process has ended, or something cleans that folder up. Keep the pruner as "
-                        "long as the loader is used; TMPDIR sets another folder."
-                    ) from None
+                    raise _gone(self._folder) from None
         if isinstance(sample, Mapping) and any(map(_is_decoded, sample.values())):
             current[DECODED] = 1
         return table
@@ -75,6 +74,14 @@ class Keeps:
 
     def __setstate__(self, state: tuple[Path, str]) -> None:
         self.__init__(*state)  # type: ignore[misc]
+
+
+def _gone(folder: Path) -> RuntimeError:
+    return RuntimeError(
+        f"KeyedPruner.keeps() found no table in {folder}: the pruner was deleted, its process has ended, "
+        "the worker is on another machine, or something cleans that folder up. Keep the pruner as long "
+        "as the loader is used; TMPDIR sets another folder."
+    )
 
 
 def _is_decoded(value: object) -> bool:

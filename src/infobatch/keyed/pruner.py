@@ -282,8 +282,8 @@ class KeyedPruner:
         Args:
             state: what ``state_dict`` returned; with ``sharded=True``, a list of those of all ranks,
                 whose number may be another one now.
-            loader_resumes: whether the loader, too, continues within the epoch, as torchdata's
-                ``StatefulDataLoader`` does. A loader that starts the epoch again meets all of its
+            loader_resumes: whether the loader, too, continues within the epoch, as one with a state
+                of its own does. A loader that starts the epoch again meets all of its
                 samples; ``keeps`` then leaves out those that were trained on before.
 
         Raises:

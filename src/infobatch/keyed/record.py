@@ -59,9 +59,9 @@ class Record:
         self._largest = 0
         self.count = 0
         if earlier is not None and len(earlier.hashes):
-            self.add(
-                earlier.hashes, {name: torch.from_numpy(v) for name, v in earlier.values.items()}
-            )
+            nothing = np.full(len(earlier.hashes), np.nan, np.float32)
+            known = {name: earlier.values.get(name, nothing) for name in self._values}
+            self.add(earlier.hashes, {name: torch.from_numpy(v) for name, v in known.items()})
 
     def add(self, hashes: Hashes, values: Mapping[str, torch.Tensor]) -> None:
         """Record a batch; ``values`` has those of all names, detached.
