@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import infobatch
-from infobatch.keyed import record
+from infobatch.keyed import exchange
 from keyed_ranks import on_ranks
 from keyed_runs import KEYS, batches, losses_of, train_epoch
 
@@ -45,7 +45,7 @@ def alone(**options):
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("policy", ["mean", "auto"])
 def test_any_number_of_ranks_decides_alike(world_size, sharded, policy, monkeypatch):
-    monkeypatch.setattr(record, "_CHUNK", 7)  # many messages, the last ones not full
+    monkeypatch.setattr(exchange, "_CHUNK", 7)  # many messages, the last ones not full
     expected = alone(policy=policy)
     results = on_ranks(world_size, drive(world_size), sharded=sharded, num_epochs=10, policy=policy)
     for epoch in range(EPOCHS):

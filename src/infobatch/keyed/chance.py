@@ -35,10 +35,11 @@ def hash_key(key: Key) -> int:
         TypeError: if it is neither a string nor bytes nor an integer.
     """
     if isinstance(key, str):
+        text = key
         try:
-            key = key.encode()
+            key = text.encode()
         except UnicodeEncodeError:  # names in an archive need not be valid text
-            key = key.encode("utf-8", "surrogatepass")
+            key = text.encode("utf-8", "surrogatepass")
     if isinstance(key, bytes):
         return _from_bytes(blake2b(key, digest_size=8).digest(), "little")
     return _mixed_integer(operator.index(key) & _MASK)

@@ -14,10 +14,18 @@ import torch.distributed as dist
 from infobatch import checks
 from infobatch.distributed.ranks import Place, Ranks
 from infobatch.keyed.chance import Hashes, Keys, draw, hash_keys
+from infobatch.keyed.exchange import (
+    all_decisions,
+    check_ranks,
+    gather_visits,
+    joined,
+    owned,
+    something_known,
+)
 from infobatch.keyed.keeps import Keeps
 from infobatch.keyed.memory import KeyedMemory
 from infobatch.keyed.outline import Outline
-from infobatch.keyed.record import Record, Visits, gather_visits
+from infobatch.keyed.record import Record, Visits
 from infobatch.keyed.state import State
 from infobatch.keyed.table import DECODED, Board
 from infobatch.memory.memory import SCORE
@@ -154,7 +162,8 @@ class KeyedPruner:
             losses: one loss per sample, a 1-D tensor of any float type on any device, or a
                 :class:`~infobatch.PerSample`. It is not changed.
             scores: what to rank the samples by, if not their losses.
-            key: the samples' keys, as the batch has them: a list, or a tensor of integers.
+            key: the samples' keys, as the batch has them: a list, or a tensor of integers, which
+                should be on the CPU, so that nothing waits for the device.
             extras: further values, by name, that some policies need; one per sample.
 
         Returns:
@@ -258,7 +267,7 @@ class KeyedPruner:
         visits, ranks = self._record.visits(), self._ranks()
         if gather and self._record.count:
             ranks.communicator.meet("state_dict()")
-            visits = _joined(list(gather_visits(visits, ranks.communicator)))
+            visits = joined(list(gather_visits(visits, ranks.communicator)))
         return State(
             self._seed,
             self._outline.epoch,
@@ -291,7 +300,7 @@ class KeyedPruner:
         """
         states = list(state) if isinstance(state, list | tuple) else [state]
         loaded, ranks = State.joined(states), self._ranks()
-        own = _owned(loaded.hashes, ranks)
+        own = owned(loaded.hashes, ranks)
         memory = KeyedMemory(self._planner.tracks)
         memory.restore(loaded.hashes[own], {n: c[own] for n, c in loaded.columns.items()})
         self._memory, self._history, self._seed = memory, list(loaded.history), loaded.seed
@@ -325,16 +334,16 @@ class KeyedPruner:
         memory, ranks = self._memory, self._ranks()
         strata, noise = Strata(np.zeros(len(memory), np.uint8), ()), 0.0
         key = {"epoch": epoch, "seed": self._seed}
-        if _something_known(len(memory), ranks):
+        if something_known(len(memory), ranks):
             decision = self._planner.decide(memory.rows, ranks, self._history, **key)
             if decision is not None:
                 strata, noise, _ = decision
         hashes, labels = memory.hashes, draw(strata, memory.hashes, **key)
         if ranks.sharded:
-            hashes, labels = _all_ranks(hashes, labels, ranks)
+            hashes, labels = all_decisions(hashes, labels, ranks)
         self._start(Outline.of(epoch, strata, labels, noise), hashes, labels, visited)
         if ranks.world_size > 1:
-            _check_ranks([epoch, self._outline.check, len(hashes)], ranks)
+            check_ranks([epoch, self._outline.check, len(hashes)], ranks)
 
     def _start(
         self, outline: Outline, hashes: Hashes, labels: LabelArray, visited: Hashes | None = None
@@ -351,11 +360,12 @@ class KeyedPruner:
     def _close(self) -> None:
         """Fold the running epoch into the memory. Collective."""
         ranks, memory = self._ranks(), self._memory
-        own = []
-        for part in gather_visits(self._record.visits(), ranks.communicator):
-            mine = _owned(part.hashes, ranks)
+        recorded, own = self._record.visits(), []
+        self._record = Record(self._outline.epoch, self._planner.channels)  # frees its buffers
+        for part in gather_visits(recorded, ranks.communicator):
+            mine = owned(part.hashes, ranks)
             own.append(Visits(part.hashes[mine], {n: v[mine] for n, v in part.values.items()}))
-        visits = _joined(own)
+        visits = joined(own)
         passes = len(visits.hashes)
         visits = visits.sorted()
         unscored = int(np.isnan(visits.values[SCORE]).sum())
@@ -478,48 +488,6 @@ def _check_rule(rule: Policy) -> None:
         )
 
 
-def _something_known(own: int, ranks: Ranks) -> bool:
-    """Whether any rank knows a key. Collective with sharded scores."""
-    counts = [own]
-    if ranks.sharded:
-        counts = ranks.communicator.gather(torch.tensor(counts)).flatten().tolist()
-    if any(counts) and not all(counts):
-        raise ValueError(
-            f"sharded=True got {sum(counts)} keys for {ranks.world_size} ranks, one of which has none of "
-            "them. Use sharded=False for data this small."
-        )
-    return any(counts)
-
-
-def _owned(hashes: Hashes, ranks: Ranks) -> npt.NDArray[np.bool_] | slice:
-    """Which keys are this rank's."""
-    if not ranks.sharded:
-        return slice(None)
-    mine: npt.NDArray[np.bool_] = hashes % np.uint64(ranks.world_size) == ranks.rank
-    return mine
-
-
-def _joined(parts: Sequence[Visits]) -> Visits:
-    hashes = np.concatenate([np.empty(0, np.uint64), *(part.hashes for part in parts)])
-    names = parts[0].values if parts else {SCORE: None}
-    return Visits(
-        hashes,
-        {
-            name: np.concatenate([np.empty(0, np.float32), *(p.values[name] for p in parts)])
-            for name in names
-        },
-    )
-
-
-def _all_ranks(hashes: Hashes, labels: LabelArray, ranks: Ranks) -> tuple[Hashes, LabelArray]:
-    """The decisions of all ranks about their shards, sorted by hash. Collective."""
-    parts = list(gather_visits(Visits(hashes, {"label": labels}), ranks.communicator))
-    hashes = np.concatenate([np.empty(0, np.uint64), *(part.hashes for part in parts)])
-    labels = np.concatenate([np.empty(0, np.uint8), *(part.values["label"] for part in parts)])
-    order = hashes.argsort()
-    return hashes[order], labels[order]
-
-
 def _without(hashes: Hashes, labels: LabelArray, visited: Hashes) -> tuple[Hashes, LabelArray]:
     """The decisions with what was visited before a resume left out, also where it was not known."""
     all_hashes = np.union1d(hashes, visited)
@@ -527,13 +495,3 @@ def _without(hashes: Hashes, labels: LabelArray, visited: Hashes) -> tuple[Hashe
     all_labels[all_hashes.searchsorted(hashes)] = labels
     all_labels[all_hashes.searchsorted(visited)] = DROPPED
     return all_hashes, all_labels
-
-
-def _check_ranks(numbers: list[int], ranks: Ranks) -> None:
-    rows = ranks.communicator.gather(torch.tensor(numbers))
-    if not bool((rows == rows[0]).all()):
-        raise RuntimeError(
-            "The ranks have decided differently about this epoch. Expected the same seed, policy, delta "
-            "and num_epochs on each, the same state loaded on each, and set_epoch() called with the same "
-            "epoch on each."
-        )

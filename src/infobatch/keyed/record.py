@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from infobatch.distributed.communicator import Communicator
 from infobatch.keyed.chance import Hashes
 from infobatch.memory.memory import SCORE
 
 Values = dict[str, npt.NDArray[Any]]
-_CHUNK = 1 << 18  # keys that a rank sends at a time
 _FIRST_CHECK = (
     32  # updates after which it is checked that keys do not repeat; then at each doubling
 )
@@ -113,27 +111,3 @@ class Record:
             column[~np.isfinite(column)] = np.nan
             values[name] = column
         return Visits(self._hashes[: self.count].copy(), values)
-
-
-def gather_visits(visits: Visits, communicator: Communicator) -> Iterator[Visits]:
-    """All ranks' visits, a few at a time. Collective; ranks may have different numbers of them."""
-    if communicator.world_size == 1:
-        yield visits
-        return
-    names = sorted(visits.values)
-    counts = communicator.gather(torch.tensor([len(visits.hashes)])).flatten().tolist()
-    for start in range(0, max(counts), _CHUNK):
-        sizes = [min(max(count - start, 0), _CHUNK) for count in counts]
-        own = slice(start, start + _CHUNK)
-        hashes = _gathered(visits.hashes[own].view(np.int64), sizes, communicator)
-        values = {name: _gathered(visits.values[name][own], sizes, communicator) for name in names}
-        yield Visits(hashes.view(np.uint64), values)
-
-
-def _gathered(
-    own: npt.NDArray[Any], sizes: list[int], communicator: Communicator
-) -> npt.NDArray[Any]:
-    padded = torch.zeros(max(sizes), dtype=torch.from_numpy(own[:0]).dtype)
-    padded[: len(own)] = torch.from_numpy(own)
-    rows = communicator.gather(padded).cpu().numpy()
-    return np.concatenate([row[:size] for row, size in zip(rows, sizes, strict=True)])
