@@ -321,6 +321,8 @@ def test_no_page_with_python_escapes():
         ("docs/policies/noise.md", "spreads_summary.py"),
         ("docs/coresets.md", "coresets_summary.py"),
         ("docs/few-epochs.md", "warm_sweep_summary.py"),
+        ("docs/streamed.md", "keyed_summary.py"),
+        ("docs/streamed.md", "streamed_summary.py"),
         ("docs/grpo.md", "grpo_summary.py"),
         ("docs/grpo.md", "grpo_summary.py benchmarks/results/grpo_sums_solved.json"),
         ("docs/results/score-noise.md", "score_noise_summary.py"),

@@ -21,8 +21,9 @@ def check_dataset(call: str, dataset: object) -> None:
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise TypeError(
             f"{call} got {type(dataset).__name__}, expected a data set that is read "
-            "by index: pruning chooses which samples to read. Load the stream into a list or a "
-            "memory-mapped data set first."
+            "by index: pruning chooses which samples to read. If its samples have keys, use "
+            "KeyedPruner, which prunes streamed data before it is decoded (docs/streamed.md); or load the "
+            "stream into a list or a memory-mapped data set first."
         )
     if not hasattr(dataset, "__len__"):
         raise TypeError(

@@ -3,6 +3,7 @@
 from infobatch import coresets, scoring, tracks
 from infobatch.batch import Indexed, with_index
 from infobatch.dataset import InfoBatch
+from infobatch.keyed.pruner import KeyedPruner
 from infobatch.loader import PrunedLoader
 from infobatch.per_sample import PerSample
 from infobatch.plan import Plan, Strata
@@ -31,6 +32,7 @@ __all__ = [
     "Indexed",
     "InfoBatch",
     "Kept",
+    "KeyedPruner",
     "MeanPrune",
     "NoPrune",
     "NoisePrune",

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,14 @@ from infobatch.savings import FORWARD, EpochPasses
 
 class BiasedPolicyWarning(UserWarning):
     """The expected gradient of the chosen rule is not that of the full data."""
+
+
+class Decision(NamedTuple):
+    """What an epoch leaves out, the noise that this adds, and the samples it was decided by."""
+
+    strata: Strata
+    added_noise: float
+    samples: Samples
 
 
 @dataclass(frozen=True)
@@ -105,16 +113,17 @@ class Planner:
             scores = np.full(ranks.owned(self.num_samples), np.nan, np.float32)
         else:
             scores = self.initial_scores[ranks.shard.first :: ranks.shard.step].copy()
-        return Memory(scores, self._all_tracks)
+        return Memory(scores, self.tracks)
 
     @property
-    def _all_tracks(self) -> tuple[Track, ...]:
+    def tracks(self) -> tuple[Track, ...]:
+        """What is remembered about each sample besides its score."""
         return (*tracks_of(self.policy), *self.options.tracks)
 
     @property
     def channels(self) -> tuple[str, ...]:
         """The names of the values that ``update(extras=…)`` must report besides the score."""
-        channels = (channel_of(track) for track in self._all_tracks)
+        channels = (channel_of(track) for track in self.tracks)
         return tuple(dict.fromkeys(channel for channel in channels if channel is not None))
 
     def prunes(self, epoch: int) -> bool:
@@ -148,6 +157,17 @@ class Planner:
         self, memory: Memory, ranks: Ranks, history: Sequence[EpochPasses], *, epoch: int, seed: int
     ) -> Plan:
         """Draw the plan of an epoch that follows those in ``history``."""
+        decided = self.decide(memory, ranks, history, epoch=epoch, seed=seed)
+        if decided is None:
+            return whole_plan(len(memory), seed=seed, epoch=epoch, shard=ranks.shard)
+        strata, noise, samples = decided
+        plan = draw_plan(strata, seed=seed, epoch=epoch, shard=ranks.shard)
+        return replace(plan, added_noise=noise, kept_cost=_kept_cost(plan, samples))
+
+    def decide(
+        self, memory: Memory, ranks: Ranks, history: Sequence[EpochPasses], *, epoch: int, seed: int
+    ) -> Decision | None:
+        """Decide what an epoch leaves out, within the user's limits; None if it is whole."""
         # A mask of unseen samples costs a pass and a byte per sample, and is rarely needed.
         scores = memory.scores
         lowest = scores.min(initial=np.inf)
@@ -155,7 +175,7 @@ class Planner:
         # With sharded scores, the other ranks' sums would wait for a shard without scores.
         nothing_seen = unseen is not None and not ranks.sharded and bool(unseen.all())
         if not self.prunes(epoch) or nothing_seen:
-            return whole_plan(len(scores), seed=seed, epoch=epoch, shard=ranks.shard)
+            return None
         samples = self._samples(memory, ranks, history, epoch, seed)
         self._check_sizes(samples, float(lowest))
         strata = self.policy.strata(samples)
@@ -170,15 +190,14 @@ class Planner:
             strata = replace(strata, labels=strata.labels * ~unseen)
             del unseen  # frees a byte per sample for the draw
         strata, noise = self._limited(strata, samples)
-        plan = draw_plan(strata, seed=seed, epoch=epoch, shard=ranks.shard)
-        if 0.0 in strata.keep and not samples.sum(np.array([float(len(plan.codes))]))[0]:
+        if 0.0 in strata.keep and not samples.sum(np.array([_possible(strata)]))[0]:
             warnings.warn(
                 f"{self.policy!r} leaves out every sample in epoch {epoch}, so this epoch trains on all "
                 "of them. If that is because everything is learned, training can end here.",
                 stacklevel=2,
             )
-            return whole_plan(len(scores), seed=seed, epoch=epoch, shard=ranks.shard)
-        return replace(plan, added_noise=noise, kept_cost=_kept_cost(plan, samples))
+            return None
+        return Decision(strata, noise, samples)
 
     def _check_sizes(self, samples: Samples, lowest: float) -> None:
         """Check what the rule, or a limit, takes the scores for; ``lowest`` may be NaN."""
@@ -260,6 +279,12 @@ class Planner:
 
 def _of_shard(values: npt.NDArray[Any] | None, ranks: Ranks) -> npt.NDArray[Any] | None:
     return None if values is None else values[ranks.shard.first :: ranks.shard.step]
+
+
+def _possible(strata: Strata) -> float:
+    """1 if any of a rank's samples can be kept, else 0."""
+    alive = np.array([True, *(share > 0 for share in strata.keep)])
+    return float(alive[strata.labels].any())
 
 
 def _kept_cost(plan: Plan, samples: Samples) -> float | None:
