@@ -32,7 +32,7 @@ from infobatch.lab.report.pictures import data_uri
 from infobatch.lab.run.arms import INFOBATCH, Arm
 from infobatch.lab.stats.frontier import Frontier
 from infobatch.lab.stats.intervals import decimals
-from infobatch.lab.stats.runs import FULL, FULL_LENGTH, Cost, Summary, is_trained
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, Cost, Summary
 
 LONGEST_TEXT = 700
 
@@ -62,12 +62,7 @@ def write_report(out: Path) -> Path:
 def render(results: Results, folder: Path) -> str:
     """The page's HTML; ``folder`` contains the runs' folders."""
     settings, summaries = results.settings, results.summaries
-    cells = [
-        (arm, length)
-        for arm in settings.arms
-        for length in settings.lengths
-        if is_trained(arm, length)
-    ]
+    cells = [(arm, length) for arm in settings.arms for length in settings.lengths]
     return template("report.html.jinja").render(
         settings=settings,
         conclusions=results.conclusions,

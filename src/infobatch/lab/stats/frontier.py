@@ -23,6 +23,7 @@ from infobatch.lab.stats.curve import (
 )
 from infobatch.lab.stats.intervals import CONFIDENCE, Estimate, estimate
 from infobatch.lab.stats.pairing import Cell, PairedRuns
+from infobatch.lab.stats.runs import FULL_LENGTH
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,12 @@ class Frontier:
     left_out_lengths: tuple[float, ...]
     confidence: float
 
+    @property
+    def full_length(self) -> float:
+        """The longest of full data's lengths, those above one not counted if there are others."""
+        lengths = [knot.length for knot in self.curve]
+        return max((length for length in lengths if length <= FULL_LENGTH), default=min(lengths))
+
 
 def quality_at(curve: Sequence[Knot], cost: float) -> float:
     """Full data's quality at a cost, as used for savings: linear in 1 / cost between lengths.
@@ -183,13 +190,13 @@ def _point(runs: PairedRuns, cell: Cell, confidence: float) -> Point:
         seeds=pairs.seeds,
         diverged=diverged,
         cost=math.exp(cost),
-        saved=-math.expm1(cost - float(pairs.full_cost[-1].mean())),
+        saved=-math.expm1(cost - float(pairs.final_cost.mean())),
         quality=None if diverged else runs.sign * float(quality.mean()),
         to_full=None if diverged else estimate(pairs.to_full, confidence=confidence),
         to_shorter=None
         if diverged
         else estimate(differences_at_own_cost(curve, log_cost, quality), confidence=confidence),
-        shorter_to_full=estimate(at_own_cost - pairs.full_quality[-1], confidence=confidence),
+        shorter_to_full=estimate(at_own_cost - pairs.final_quality, confidence=confidence),
         shorter_length=length_at(cost),
         below_curve=cost < float(curve.cost[0]),
         saving=saving,
@@ -204,13 +211,13 @@ def _reach(runs: PairedRuns, arm: str, confidence: float) -> Reach:
         return Reach(arm, (), ())
     infinitely_bad = np.flatnonzero(np.isneginf(pairs.quality).any(axis=1))
     first = int(infinitely_bad[-1]) + 1 if len(infinitely_bad) else 0
-    final = float(pairs.full_cost[-1].mean())
+    final = float(pairs.final_cost.mean())
     if first == len(cells):
         bound = -math.expm1(float(pairs.cost[-1].mean()) - final)
         saving = Saving(bound, "at most", None, None, confidence)
     else:
         curve = fit_curve(pairs.cost[first:], pairs.quality[first:])
-        crossing = cross(curve, pairs.full_cost[-1], pairs.full_quality[-1], confidence=confidence)
+        crossing = cross(curve, pairs.final_cost, pairs.final_quality, confidence=confidence)
         saving = saving_of_curve(crossing, confidence=confidence)
     lengths = tuple(length for _, length in cells[:first])
     return Reach(arm, pairs.seeds, lengths, math.exp(final), saving)
