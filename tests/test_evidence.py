@@ -26,8 +26,8 @@ from pathlib import Path
 sys.path.insert(0, {str(EVIDENCE)!r})
 import run, studies
 class Tiny(studies.Study):
-    def command(self, out):
-        return [*super().command(out), "--smoke"]
+    def commands(self, out):
+        return [[*command, "--smoke"] for command in super().commands(out)]
 study = Tiny("tiny", "a title", "a claim", "fashion", "full,infobatch", 1, learning_rates="0.1,0.2")
 run.STUDIES = (study,)
 run.study_of = lambda name: study

@@ -37,7 +37,8 @@ class Study:
     options: tuple[str, ...] = ()
     rate_seeds: int | None = None  # that choose from the grid; None is the lab's own number
     rate_length: float | None = None  # for which they train; None is the shortest
-    headline: str = ""  # its row in the README's table; empty where it has none
+    headline: str = ""  # its name in tables of several studies; empty where that is its title
+    in_readme: bool = False  # whether it is a row of the README's table
     paper: Mapping[str, str] = field(default_factory=dict)  # the paper's own figures, by arm
     reuses: str | None = None  # a study of the same task, whose runs need not be made again
     controls: str = ""  # arms that are trained afterwards, for fewer lengths
@@ -193,6 +194,7 @@ def frontier_study(
     lengths: str = LENGTHS,
     rate_seeds: int | None = None,
     rate_length: float | None = None,
+    in_readme: bool = True,
 ) -> Study:
     """How much compute all data would have needed to be as good as each arm."""
     arms = f"full,random,infobatch,quantile,{noise}{more_arms}"
@@ -211,6 +213,7 @@ def frontier_study(
         rate_seeds,
         rate_length,
         headline,
+        in_readme,
     )
 
 
@@ -225,6 +228,7 @@ def follow_up(study: Study, name: str, title: str, says: str, arms: str) -> Stud
         arms=arms,
         lengths=LENGTHS,
         headline="",
+        in_readme=False,
         reuses=study.name,
     )
 
@@ -294,6 +298,7 @@ def few_epochs_study(
         "0.001,0.002,0.004",
         ("count=512", "epochs=3"),
         headline=headline,
+        in_readme=bool(headline),
     )
 
 
@@ -354,7 +359,8 @@ FRESH = Study(
     "0.1,0.2,0.4,0.8",
     ("images=fresh",),
     rate_length=1,
-    headline="Fashion-MNIST (other images), small CNN, SGD",
+    headline="Fashion-MNIST, other images (the paper's rules with the smoothing of `auto`, without whole epochs at the end), SGD",
+    in_readme=True,
     controls="random:delta=1.0,random:delta=1.0:shrink=batch,random:save=0.46:delta=1.0,random:save=0.34:delta=1.0",
     control_lengths="0.6,0.8,1",
 )
@@ -390,6 +396,7 @@ STUDIES = (
         "scale=2",
         "epochs=12",
         rate_seeds=2,
+        in_readme=False,
     ),
     frontier_study(
         "diffusion",
@@ -408,6 +415,7 @@ STUDIES = (
         lengths=FEWER,
         rate_seeds=1,
         rate_length=1,
+        in_readme=False,
     ),
     frontier_study(
         "mae",
@@ -422,6 +430,7 @@ STUDIES = (
         noise=f"{NOISE}:gradient=root",
         lengths=FEWER,
         rate_seeds=1,
+        in_readme=False,
     ),
     few_epochs_study(
         "alpaca",

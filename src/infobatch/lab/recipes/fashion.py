@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,6 +65,7 @@ class Recipe(ImageClassification):
         number_from("epochs", self.epochs, 1)
         if not 0 <= self.wrong_labels < 1:
             raise ValueError(f"wrong_labels={self.wrong_labels} must be a share from 0 to below 1.")
+        self._published = fashion.FashionMnist(self.folder) if self.images == "fresh" else None
 
     @property
     def learning_rate(self) -> float:
@@ -78,9 +78,9 @@ class Recipe(ImageClassification):
 
     def data_of_seed(self, seed: int) -> tuple[Dataset[Any], Dataset[Any]]:
         """The data of a run with this seed, which matters for fresh images only."""
-        number = seed % NUM_SETS if self.images == "fresh" else 0
+        number = 0 if self._published is None else seed % NUM_SETS
         train_x, train_y, test_x, test_y = (
-            fresh(self.folder, number) if self.images == "fresh" else embedded()
+            embedded() if self._published is None else fresh(self._published, number)
         )
         self.background = float(train_x.min())
         train_y = with_wrong_labels(train_y, self.wrong_labels, seed=number)
@@ -113,13 +113,12 @@ def embedded() -> Arrays:
     return images[:NUM_TRAIN], labels[:NUM_TRAIN], images[NUM_TRAIN:], labels[NUM_TRAIN:]
 
 
-def fresh(folder: Path | None, number: int) -> Arrays:
+def fresh(source: fashion.FashionMnist, number: int) -> Arrays:
     """Images that are not embedded: one of ten disjoint training sets of 5,000, and 6,000 to test on.
 
     48,000 of the published training images and 8,000 of the test images remain. The first 2,000 of the
     latter join the training sets, so that there are ten.
     """
-    source = fashion.FashionMnist(folder)
     train, test = fashion.not_embedded(*source.train()), fashion.not_embedded(*source.test())
     pixels, labels = (np.concatenate(both) for both in zip(train, test, strict=True))
     first, end = number * NUM_TRAIN, NUM_SETS * NUM_TRAIN

@@ -76,7 +76,7 @@ def render(results: Results, folder: Path) -> str:
         margin=f"{settings.margin:g} {settings.unit}".rstrip(),
         cards=tables.cards(results, summaries),
         rows=tables.frontier_rows(results, summaries),
-        reaches=tables.reach_rows(results),
+        arm_rows=tables.arm_rows(results),
         matched_note=matched_note(results),
         test_set_note=tables.test_set_note(results, summaries),
         grid_note=grid_note(results),

@@ -22,8 +22,10 @@ from infobatch.lab.stats.curve import (
     saving_of_point,
 )
 from infobatch.lab.stats.intervals import CONFIDENCE, Estimate, estimate
-from infobatch.lab.stats.pairing import Cell, PairedRuns
+from infobatch.lab.stats.pairing import Cell, PairedRuns, row_of_full_length
 from infobatch.lab.stats.runs import FULL_LENGTH
+
+SHORTEST_POOLED = 0.6  # shorter training costs less than full data's own shortest length
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,21 @@ class Reach:
 
 
 @dataclass(frozen=True)
+class Pooled:
+    """What an arm saves at equal quality, from all of its lengths from 0.6 to 1 together.
+
+    It is the one saving that fits these lengths best, which a single length shows less precisely.
+    Where the arm diverged on a seed, it is None, and the seed is in ``diverged``.
+    """
+
+    arm: str
+    lengths: tuple[float, ...]
+    seeds: tuple[int, ...]
+    diverged: tuple[int, ...]
+    saving: Saving | None = None
+
+
+@dataclass(frozen=True)
 class Frontier:
     """Full data's curve, every other arm and length against it, and every arm's own curve.
 
@@ -109,12 +126,13 @@ class Frontier:
     left_out_seeds: tuple[int, ...]
     left_out_lengths: tuple[float, ...]
     confidence: float
+    pooled: tuple[Pooled, ...] = ()  # one for each arm; files of earlier versions have none
 
     @property
     def full_length(self) -> float:
-        """The longest of full data's lengths, those above one not counted if there are others."""
-        lengths = [knot.length for knot in self.curve]
-        return max((length for length in lengths if length <= FULL_LENGTH), default=min(lengths))
+        """Which of full data's lengths an arm must match."""
+        lengths = sorted(knot.length for knot in self.curve)
+        return lengths[row_of_full_length(lengths)]
 
 
 def quality_at(curve: Sequence[Knot], cost: float) -> float:
@@ -141,6 +159,7 @@ def frontier(runs: PairedRuns, *, confidence: float = CONFIDENCE) -> Frontier:
         left_out_seeds=runs.left_out_seeds,
         left_out_lengths=runs.left_out_lengths,
         confidence=confidence,
+        pooled=tuple(_pooled(runs, arm, confidence) for arm in arms),
     )
 
 
@@ -202,6 +221,20 @@ def _point(runs: PairedRuns, cell: Cell, confidence: float) -> Point:
         saving=saving,
         equal_length=equal_length,
     )
+
+
+def _pooled(runs: PairedRuns, arm: str, confidence: float) -> Pooled:
+    cells = [
+        cell for cell in runs.cells if cell[0] == arm and SHORTEST_POOLED <= cell[1] <= FULL_LENGTH
+    ]
+    lengths = tuple(length for _, length in cells)
+    pairs = runs.pairs(*cells)
+    if not cells or not pairs.seeds or pairs.diverged:
+        return Pooled(arm, lengths, pairs.seeds if cells else (), pairs.diverged if cells else ())
+    curve = fit_curve(pairs.full_cost, pairs.full_quality)
+    crossing = cross(curve, pairs.cost, pairs.quality, confidence=confidence)
+    saving = saving_of_point(crossing, confidence=confidence)
+    return Pooled(arm, lengths, pairs.seeds, (), saving)
 
 
 def _reach(runs: PairedRuns, arm: str, confidence: float) -> Reach:

@@ -123,9 +123,7 @@ class PairedRuns:
             length for length, qualities in finished.items() if max(qualities.values()) == -math.inf
         )
         self.lengths = tuple(length for length in finished if length not in self.left_out_lengths)
-        # Full data may have been trained for longer, too.
-        usual = [place for place, length in enumerate(self.lengths) if length <= FULL_LENGTH]
-        self.final = usual[-1] if usual else 0
+        self.final = row_of_full_length(self.lengths)
         common = [set(finished[length]) for length in self.lengths]
         complete = sorted(set.intersection(*common)) if common else []
         diverged = {
@@ -169,6 +167,11 @@ class PairedRuns:
         seeds = tuple(seed for seed in self.seeds if all(seed in by_seed for by_seed in runs))
         full = [self._cells[FULL, length] for length in self.lengths]
         return Pairs(seeds, *_table(runs, seeds), *_table(full, seeds), self.final)
+
+
+def row_of_full_length(lengths: Sequence[float]) -> int:
+    """Which of full data's ascending lengths an arm must match: 1, or else the longest."""
+    return lengths.index(FULL_LENGTH) if FULL_LENGTH in lengths else len(lengths) - 1
 
 
 def _table(
