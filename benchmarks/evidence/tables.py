@@ -231,17 +231,6 @@ def savings_of(rule: str, results: Results) -> ArmSavings | None:
     return next((row for row in rows if row.arm.partition(":")[0] in names and row.seeds), None)
 
 
-def finished_seeds(results: Results) -> list[int]:
-    """The seeds for which every arm is finished at every length."""
-    runs = {(run.arm, run.length, run.seed) for run in results.runs}
-    cells = {(arm, length) for arm, length, _ in runs}
-    return [
-        seed
-        for seed in results.settings.seeds
-        if all((arm, length, seed) in runs for arm, length in cells)
-    ]
-
-
 def saving(point: Point | None) -> str:
     """The saving at equal quality, with its interval."""
     return "–" if point is None or point.saving is None else point.saving.text
@@ -296,10 +285,11 @@ def standard_error(values: Sequence[float]) -> float:
 
 def arms_table(results: Results) -> list[str]:
     """What each arm saves, from its lengths together, and where it reaches all data's quality."""
-    columns = ["arm", "saved at equal quality", "saved at all data's quality"]
+    columns = ["arm", "seeds", "saved at equal quality", "saved at all data's quality"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in arm_savings(results):
-        lines.append(f"| `{typed(row.arm)}` | {row.pooled_text} | {row.reach_text} |")
+        cells = (f"`{typed(row.arm)}`", str(row.seeds), row.pooled_text, row.reach_text)
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
@@ -339,10 +329,14 @@ def typed(arm: str) -> str:
 def how_it_was_made(results: Results) -> str:
     """Seeds, grid and margin in one line."""
     settings = results.settings
-    count, stated = len(finished_seeds(results)), len(settings.seeds)
-    seeds = f"{count} seeds (± is their standard deviation)" if count > 1 else "one seed"
-    if count < stated:
-        seeds += f" of {stated}, the others not finished yet"
+    counts = [len(row.seeds) for row in results.summaries if row.length == 1]
+    fewest, most = min(counts), max(counts)
+    seeds = "one seed"
+    if most > 1:
+        span = f"{most}" if fewest == most else f"{fewest} to {most}"
+        seeds = f"{span} seeds (± is their standard deviation)"
+    if fewest < len(settings.seeds):
+        seeds += f" of {len(settings.seeds)}, the others not finished yet"
     margin = f"{settings.margin:g}"
     if unit := settings.unit:
         margin += f" {unit.removesuffix('s') if margin == '1' else unit}"
