@@ -25,6 +25,7 @@ TO_REACH = "`auto` at all data's quality"
 NAMES = {
     "infobatch": "`infobatch` (the paper's mean rule)",
     "quantile": "`quantile` (the paper's two-band rule)",
+    "auto": "`auto` (our noise budget: tau = 0.2, delta = 1)",
     "noise:tau=0.2:delta=1.0": "`noise` (our noise budget: tau = 0.2, delta = 1)",
     "noise:tau=0.2:delta=1.0:gradient=root": "`noise` (our noise budget: tau = 0.2, delta = 1, for squared errors)",
 }
@@ -287,8 +288,9 @@ def arms_table(results: Results) -> list[str]:
     """What each arm saves, from its lengths together, and where it reaches all data's quality."""
     columns = ["arm", "seeds", "saved at equal quality", "saved at all data's quality"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    names = {row.arm: name_of(row, results) for row in results.summaries if row.length == 1}
     for row in arm_savings(results):
-        cells = (f"`{typed(row.arm)}`", str(row.seeds), row.pooled_text, row.reach_text)
+        cells = (names[row.arm], str(row.seeds), row.pooled_text, row.reach_text)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -308,8 +310,9 @@ def name_of(row: Summary, results: Results) -> str:
     if row.arm == "short":
         return f"all data, as many sample passes as `{row.leader}`"
     name = NAMES.get(row.arm) or f"`{typed(row.arm)}`"
-    if row.arm == "random" and row.leader is not None:
+    if row.arm.partition(":")[0] == "random" and row.leader is not None:
         name = f"random pruning, as much as `{row.leader}`"
+        name += ", as smaller batches" if row.arm.endswith(":shrink=batch") else ""
     return name if row.length == 1 else f"{name}, {epochs}"
 
 
