@@ -136,6 +136,7 @@ def test_savings_of_every_arm_from_its_lengths_together_and_at_all_datas_quality
     noise = rows["noise:tau=0.2:delta=1.0"]
     assert (noise.seeds, noise.lengths) == (5, (0.6, 0.8, 1.0))
     assert noise.pooled_text == "29% (25–33%)"
+    assert noise.left_out == pytest.approx(0.466, abs=0.001)
     assert noise.reach_text == noise.reach.text, "its curve gets there"
     assert noise.cost == pytest.approx((1 - noise.reach.estimate) * 40 * 100_000)
     assert rows["random"].reach_text == "not reached"

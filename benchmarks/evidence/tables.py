@@ -118,6 +118,8 @@ class ArmSavings:
     """What an arm of a comparison saves: the two numbers by which it is judged.
 
     Args:
+        left_out: the share of the sample passes that it leaves out at full length, whatever the quality: for our rule, how
+            much of the data is learned before the end.
         pooled: at equal quality, from its lengths from 0.6 to 1 together; None if it diverged.
         reach: at the cost at which it reaches the quality of all data at full length.
         cost: that cost, in sample passes; a bound where ``reach`` is one.
@@ -126,6 +128,7 @@ class ArmSavings:
     arm: str
     seeds: int
     lengths: tuple[float, ...]
+    left_out: float | None
     pooled: Saving | None
     reach: Saving | None
     cost: float | None
@@ -159,12 +162,13 @@ def arm_savings(results: Results) -> list[ArmSavings]:
     reaches = {reach.arm: reach for reach in frontier.reaches}
     rows = []
     for row in frontier.pooled:
-        reach = reaches[row.arm]
+        reach, whole = reaches[row.arm], results.point(row.arm, 1.0)
         rows.append(
             ArmSavings(
                 row.arm,
                 len(row.seeds),
                 row.lengths,
+                None if whole is None else whole.saved,
                 row.saving,
                 reach.saving,
                 reach.cost,
