@@ -328,6 +328,7 @@ def test_no_page_with_python_escapes():
         ("docs/results/score-noise.md", "score_noise_summary.py"),
         ("docs/results/seconds.md", "seconds_summary.py"),
         ("docs/recipes.md", "airbench_tuning_summary.py"),
+        ("docs/lab.md", "evidence/coverage.py --stored"),
     ],
 )
 def test_tables_are_what_was_measured(page, script):
