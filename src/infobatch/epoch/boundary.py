@@ -3,36 +3,63 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from infobatch.epoch.matching import left_out, warn_of_left_out, warn_of_sharding
 from infobatch.epoch.run import Run
+from infobatch.epoch.shadow import Shadow, by_row, sums_of
 from infobatch.memory.memory import Memory
 from infobatch.plan import fingerprint
+from infobatch.policies.base import Gradient
+from infobatch.policies.gradient import realised_noise
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
 
-def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
-    """Fold an epoch's losses into the memory; return its passes, if any were made. Collective."""
+def close_epoch(
+    run: Run, memory: Memory, gradient: Gradient, shadows: Iterable[Shadow], seed: int
+) -> EpochPasses | None:
+    """Fold an epoch's losses into the memory; return its passes, if any were made. Collective.
+
+    ``gradient`` is how the sizes of gradients follow from them, for the noise that pruning added.
+    """
     matched = _check_matching(run)
     exchange_losses(run)
     passes = None
     if run.losses is not None or run.walk is not None:
+        noise = _realised_noise(run, gradient)
         fold_losses(run, memory)
+        for shadow in shadows:
+            shadow.follow(run, seed)
         unscored, visited = run.unscored(), run.visited()
         if run.ranks.sharded:
             own = np.array([unscored, min(run.updated, len(run.route.shard))], np.float64)
             unscored, visited = (int(total) for total in run.ranks.communicator.sum(own))
         if run.visited():
-            passes = passes_of(run, unscored)
+            passes = replace(passes_of(run, unscored), realised_noise=noise)
             if matched and unscored and unscored >= visited:
                 warn_of_no_scores(run.epoch, visited)
     run.losses = None  # freed before the next plan is drawn
     run.closed = True
     return passes
+
+
+def _realised_noise(run: Run, gradient: Gradient) -> float | None:
+    """The noise that pruning added, by this epoch's losses. Collective if the scores are sharded."""
+    plan, losses = run.plan, run.losses
+    if not run.ranks.sharded and (plan.whole or plan.biased or losses is None):
+        return 0.0 if plan.whole else None
+    sums = np.zeros(3)
+    if losses is not None:
+        sums[:2] = sums_of(plan, by_row(losses, plan.num_samples), gradient)
+    sums[2] = plan.biased  # ranks may differ in it only where one keeps all of its samples
+    if run.ranks.sharded:
+        sums = run.ranks.communicator.sum(sums)
+    return None if sums[2] else realised_noise(sums[:2])
 
 
 def exchange_losses(run: Run) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from infobatch.lab.stats.intervals import Estimate, estimate
+from infobatch.savings import EpochPasses
 
 FULL, SHORT, RANDOM = "full", "short", "random"
 FULL_LENGTH = 1.0  # the task's number of epochs; pruned arms may be trained for longer
@@ -63,6 +64,7 @@ class Epoch:
     learning_rate: float
     seconds: float
     added_noise: float | None = None  # None for the arm ``stream``
+    realised_noise: float | None = None  # None if it was not measured
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,9 @@ class Record:
     hardware: Mapping[str, str | int]
     finished_at: str  # ISO 8601, UTC
     extra_metrics: Mapping[str, float | None] = field(default_factory=dict)  # of the finished model
+    shadows: Mapping[str, tuple[EpochPasses, ...]] = field(
+        default_factory=dict
+    )  # arms followed by it
 
     @property
     def leader(self) -> str | None:
