@@ -25,6 +25,7 @@ TOLERANCE = 0.05  # the most that a forecast may still move, if the trend goes o
 _FEWEST = 4  # pruned epochs that show a trend
 _PREFIX = "infobatch/forecast"
 _WIDTH = 80  # columns of a terminal
+_LONGEST_NAME = 28  # of a rule whose numbers are on the same line
 
 
 def epoch_saving(epoch: EpochPasses, *, promised: bool = False) -> float:
@@ -133,8 +134,8 @@ class Forecast:
 
     >>> epoch = EpochPasses(1, 100, 60, 60, 0, added_noise=0.2, realised_noise=0.2)
     >>> print(Forecast({"auto": RuleForecast((epoch,) * 8, to_come=0, num_epochs=8)}))
-    rule  left out  noise promised  realised  saves at equal quality
-    auto     40.0%            0.20      0.20                     28%
+    rule  left out  promised noise  realised noise  saving
+    auto     40.0%            0.20            0.20     28%
     Use policy="auto": it would save about 28% of the sample passes at equal quality
     (± 6 points, the usual error of such forecasts).
     """
@@ -186,14 +187,17 @@ class Forecast:
         return numbers
 
     def __str__(self) -> str:
-        width = max(map(len, ("rule", *self.rules)))
-        lines = [f"{'rule':{width}}  left out  noise promised  realised  saves at equal quality"]
+        short = [name for name in self.rules if len(name) <= _LONGEST_NAME]
+        width = max(map(len, ("rule", *short)))
+        lines = [f"{'rule':{width}}  left out  promised noise  realised noise  saving"]
         for name, rule in self.rules.items():
             noise = rule.realised_noise
             realised = "" if noise is None else f"{noise:.2f}"
-            saving = "biased: unknown" if rule.biased else f"{rule.saving:.0%}"
+            saving = "biased" if rule.biased else f"{rule.saving:.0%}"
+            if name not in short:
+                lines.append(name)
             lines.append(
-                f"{name:{width}}  {rule.left_out:8.1%}  {rule.promised_noise:14.2f}  {realised:>8}  "
-                f"{saving:>22}"
+                f"{name if name in short else '':{width}}  {rule.left_out:8.1%}  "
+                f"{rule.promised_noise:14.2f}  {realised:>14}  {saving:>6}"
             )
         return "\n".join([*lines, *textwrap.wrap(self.sentence, _WIDTH)])

@@ -309,10 +309,10 @@ class Pruner:
         >>> for epoch in range(8):
         ...     loss = pruner.update(losses[list(pruner.sampler)])
         >>> print(pruner.forecast())
-        rule  left out  noise promised  realised  saves at equal quality
-        auto     48.7%            0.20      0.20                     39%
-        mean     25.0%            0.04      0.04                     23%
-        Use policy="auto": it would save about 39% of the sample passes at equal quality
+        rule  left out  promised noise  realised noise  saving
+        auto     48.2%            0.20            0.20     40%
+        mean     25.1%            0.04            0.04     23%
+        Use policy="auto": it would save about 40% of the sample passes at equal quality
         (± 6 points, the usual error of such forecasts).
         """
         return self._course.forecast()

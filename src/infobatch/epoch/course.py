@@ -49,6 +49,7 @@ class Course:
         self._loaders_position: ReadPosition | None = None  # from a stateful loader's checkpoint
         self._warned_of_old_scores = False
         self._warned_of_more_epochs = False
+        self._warned_of_noise = False
 
     def current_memory(self) -> Memory:
         """What is remembered about the samples; with sharded scores, about this rank's."""
@@ -222,6 +223,8 @@ class Course:
             if not self.history and passes.epoch:
                 boundary.warn_of_first_epoch(passes.epoch)
             self.history.append(passes)
+            if not self._warned_of_noise:
+                self._warned_of_noise = boundary.warn_of_noise(self.planner, self.history)
 
     def _complete(self) -> None:
         self._close()
