@@ -72,7 +72,8 @@ def test_it_is_too_early_while_the_saving_still_moves():
     assert not rule_of([1, *[0.6] * 8], num_epochs=40).too_early
     assert not rule_of([1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7]).too_early, "it is over"
     sentence = Forecast({"auto": rising}).sentence
-    assert sentence.startswith("Too early to tell: the spread") and sentence.endswith("later.")
+    assert sentence.startswith("Too early to tell: the spread")
+    assert sentence.endswith("later.")
 
 
 def test_before_the_first_epoch():

@@ -186,7 +186,9 @@ class Forecast:
                 numbers[f"{_PREFIX}/{name}/saving"] = rule.saving
         return numbers
 
-    def __str__(self) -> str:
+    @property
+    def table(self) -> str:
+        """One line per rule, at most 80 columns wide."""
         short = [name for name in self.rules if len(name) <= _LONGEST_NAME]
         width = max(map(len, ("rule", *short)))
         lines = [f"{'rule':{width}}  left out  promised noise  realised noise  saving"]
@@ -200,4 +202,7 @@ class Forecast:
                 f"{name if name in short else '':{width}}  {rule.left_out:8.1%}  "
                 f"{rule.promised_noise:14.2f}  {realised:>14}  {saving:>6}"
             )
-        return "\n".join([*lines, *textwrap.wrap(self.sentence, _WIDTH)])
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return f"{self.table}\n{textwrap.fill(self.sentence, _WIDTH)}"

@@ -176,7 +176,9 @@ def name_of(given: Policy | Options) -> str:
     options = given if isinstance(given, Options) else Options(policy=given)
     rule = options.rule
     names = {POLICIES[name]: name for name in POLICIES}
-    own = {setting.name: setting.default for setting in fields(rule)} if is_dataclass(rule) else {}
+    own: dict[str, Any] = (
+        {setting.name: setting.default for setting in fields(rule)} if is_dataclass(rule) else {}
+    )
     settings: dict[str, Any] = {
         name: value for name in own if (value := getattr(rule, name)) != own[name]
     }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from infobatch.lab.compare.results import Results
+from infobatch.lab.compare.results import Results, labelled
+from infobatch.lab.stats.forecasts import forecast_note
 from infobatch.lab.stats.intervals import ERROR_WITHOUT_DESIGN, decimals, signed
 from infobatch.lab.stats.runs import FULL, FULL_LENGTH, RANDOM, SHORT, Summary, mean_and_deviation
 from infobatch.lab.stats.verdict import Verdict
@@ -17,6 +19,7 @@ from infobatch.lab.stats.verdict import Verdict
 
 def print_answer(console: Console, results: Results) -> None:
     """Print the results, without truncation at any width or in a pipe."""
+    results = labelled(results)
     console.print(Text(headline(results), style="bold"), soft_wrap=True)
     console.print(results_table(results))
     for line in notes(results):
@@ -38,8 +41,8 @@ def results_table(results: Results) -> Table:
     several = len(settings.seeds) > 1
     seconds = conclusions.compared_seconds
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1))
+    table.add_column("arm", no_wrap=True)
     for name, left in (
-        ("arm", True),
         ("length", False),
         (settings.metric, False),
         ("passes saved", False),
@@ -47,7 +50,9 @@ def results_table(results: Results) -> Table:
         ("saved at equal quality", False),
         ("against full", several),
     ):
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
+        is_number = name == settings.metric
+        justify: Literal["left", "right"] = "left" if left else "right"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=is_number)
     words = {(verdict.arm, verdict.length): verdict.word for verdict in conclusions.verdicts}
     for row in results.summaries:
         point = results.point(row.arm, row.length)
@@ -94,7 +99,7 @@ def matched_name(row: Summary, arms: Sequence[str]) -> str:
 def notes(results: Results) -> list[str]:
     """Further notes: the gate, verdicts at full length, the level, the grid's cost."""
     conclusions = results.conclusions
-    lines = []
+    lines = [forecast] if (forecast := forecast_note(results.runs, conclusions.frontier)) else []
     if conclusions.gate is not None and conclusions.gate.text != headline(results):
         lines.append(conclusions.gate.text)
     several = len(results.settings.seeds) > 1

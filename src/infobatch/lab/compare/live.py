@@ -6,7 +6,7 @@ import statistics
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.live import Live
@@ -17,7 +17,7 @@ from infobatch.lab.compare.jobs import Job
 from infobatch.lab.compare.results import SWEEP
 from infobatch.lab.run.result import RESULT_FILE
 from infobatch.lab.stats.intervals import decimals
-from infobatch.lab.stats.runs import FULL_LENGTH
+from infobatch.lab.stats.runs import FULL_LENGTH, label_of
 
 
 class LiveTable:
@@ -82,7 +82,8 @@ class LiveTable:
         columns = ("arm", "runs done", "mean at full length", "running")
         for name in columns:
             left = name in ("arm", "running")
-            table.add_column(name, justify="left" if left else "right", overflow="fold")
+            justify: Literal["left", "right"] = "left" if left else "right"
+            table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "arm")
         for arm in comparison.arms:
             jobs = [job for job in comparison.jobs() if job.arm == arm.name]
             finished = [job for job in jobs if job.folder in self._results]
@@ -96,7 +97,9 @@ class LiveTable:
                 self._standing(job, at) for job, at in self._running.values() if job.arm == arm.name
             ]
             mean = f"{statistics.fmean(metrics):.{self._digits}f}" if metrics else "–"
-            table.add_row(arm.name, f"{len(finished)}/{len(jobs)}", mean, "\n".join(running))
+            table.add_row(
+                label_of(arm.name), f"{len(finished)}/{len(jobs)}", mean, "\n".join(running)
+            )
         return table
 
     def _standing(self, job: Job, at: dict[str, Any]) -> str:

@@ -17,6 +17,19 @@ Seconds = Literal["cpu_seconds", "seconds"]
 Cost = Literal["samples_forwarded"] | Seconds
 
 
+AUTO = "auto"
+_SAME_AS_AUTO = "noise:tau=0.2:delta=1.0"  # how earlier comparisons wrote it
+
+
+def label_of(text: str) -> str:
+    """An arm's name, or a text with such names, as tables and figures show it.
+
+    >>> label_of("noise:tau=0.2:delta=1.0:gradient=root")
+    'auto:gradient=root'
+    """
+    return text.replace(_SAME_AS_AUTO, AUTO)
+
+
 @dataclass(frozen=True)
 class Question:
     """What was fixed before the first run.
