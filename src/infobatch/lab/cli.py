@@ -67,9 +67,10 @@ def demo(
         bool, typer.Option(help="Check in seconds, with a few samples, that it works.")
     ] = False,
 ) -> None:
-    """Compare training on all data with policy="auto" on the embedded Fashion-MNIST.
+    """Compare all data with policy="auto" on real images.
 
-    At three lengths. It ends with a decision, and with the forecast beside what was measured.
+    The embedded Fashion-MNIST, at three lengths. It ends with a decision, and with the forecast beside
+    what was measured.
     """
     _commands().compare(
         "fashion",

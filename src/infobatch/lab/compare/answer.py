@@ -16,12 +16,14 @@ from infobatch.lab.stats.intervals import ERROR_WITHOUT_DESIGN, decimals, signed
 from infobatch.lab.stats.runs import FULL, FULL_LENGTH, RANDOM, SHORT, Summary, mean_and_deviation
 from infobatch.lab.stats.verdict import Verdict
 
+_ORDINARY_WIDTH = 80  # columns of a terminal
+
 
 def print_answer(console: Console, results: Results) -> None:
     """Print the results, without truncation at any width or in a pipe."""
     results = labelled(results)
     console.print(Text(headline(results), style="bold"), soft_wrap=True)
-    console.print(results_table(results))
+    console.print(results_table(results, width=console.width))
     for line in notes(results):
         console.print(Text(line), soft_wrap=True)
 
@@ -34,14 +36,19 @@ def headline(results: Results) -> str:
     return decision.sentence
 
 
-def results_table(results: Results) -> Table:
-    """Metric and cost by arm and length, the saving at equal quality, and a one-word verdict."""
+def results_table(results: Results, *, width: int = 0) -> Table:
+    """Metric and cost by arm and length, the saving at equal quality, and a one-word verdict.
+
+    Names and metrics are not broken if the console is known to have an ordinary ``width``.
+    """
     settings, conclusions = results.settings, results.conclusions
     digits = decimals(settings.margin)
     several = len(settings.seeds) > 1
     seconds = conclusions.compared_seconds
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1))
-    table.add_column("arm", no_wrap=True)
+    longest = max(map(len, settings.arms), default=0)
+    whole = width >= _ORDINARY_WIDTH and longest <= _ORDINARY_WIDTH // 3
+    table.add_column("arm", overflow="fold", no_wrap=whole)
     for name, left in (
         ("length", False),
         (settings.metric, False),
@@ -52,7 +59,7 @@ def results_table(results: Results) -> Table:
     ):
         is_number = name == settings.metric
         justify: Literal["left", "right"] = "left" if left else "right"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=is_number)
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole and is_number)
     words = {(verdict.arm, verdict.length): verdict.word for verdict in conclusions.verdicts}
     for row in results.summaries:
         point = results.point(row.arm, row.length)

@@ -6,7 +6,7 @@ import statistics
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -82,8 +82,7 @@ class LiveTable:
         columns = ("arm", "runs done", "mean at full length", "running")
         for name in columns:
             left = name in ("arm", "running")
-            justify: Literal["left", "right"] = "left" if left else "right"
-            table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "arm")
+            table.add_column(name, justify="left" if left else "right", overflow="fold")
         for arm in comparison.arms:
             jobs = [job for job in comparison.jobs() if job.arm == arm.name]
             finished = [job for job in jobs if job.folder in self._results]

@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 from infobatch.forecast import Forecast, epoch_saving
 from infobatch.lab.report.details import Array
 from infobatch.lab.report.looks import Look, shortened
-from infobatch.lab.report.svg import draw, hover
+from infobatch.lab.report.svg import INK, draw, hover
 from infobatch.lab.stats.runs import Epoch, Record
 
 
@@ -138,7 +138,7 @@ def forecast(known: Forecast | None, *, looks: Mapping[str, Look]) -> Markup | N
             (line,) = axis.plot(x, realised, **look.line(), markevery=every, label=arm)
             hover(line, f"{arm}: {rule.saving:.0%} over all epochs")
             axis.plot(x, promised, color=look.colour, ls=":", lw=1)
-        axis.axhline(0, color="grey", lw=0.8)
+        axis.axhline(0, color=INK, lw=1)
         axis.set(xlabel="epoch", ylabel="forecast saving")
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axis.yaxis.set_major_formatter(PercentFormatter(1))
