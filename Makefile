@@ -9,7 +9,7 @@ APART = $(abspath $(VENV))/timm-only:$(abspath $(VENV))/fastai-only
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # The core, and the tests that reach it: not those of the site, the release, the stored results and the workflows.
-CORE = $(addprefix tests/,plan distributed memory policies epoch scoring coresets) \
+CORE = $(addprefix tests/,plan distributed memory policies epoch scoring coresets accelerators) \
 	$(filter-out $(patsubst %,tests/test_%.py,evidence examples imports release site workflows),$(wildcard tests/test_*.py))
 
 .PHONY: test test-slow test-matrix coverage check demo bench results docs serve-docs dist clean

@@ -190,7 +190,9 @@ def real_lines() -> Iterator[str]:
     """Shadows beside runs that were really pruned, where these were made."""
     for study, run in stored_runs().items():
         for arm, epochs in run["pruned"].items():
-            by_kind = [rule_of(rows, run) for rows in (epochs, run["shadow"][arm], run["fresh"][arm])]
+            by_kind = [
+                rule_of(rows, run) for rows in (epochs, run["shadow"][arm], run["fresh"][arm])
+            ]
             kept = " | ".join(f"{1 - rule.left_out:.1%}" for rule in by_kind)
             noise = " | ".join(f"{rule.realised_noise:.2f}" for rule in by_kind)
             yield f"| {TASKS[study]} | `{label_of(arm)}` | {kept} | {noise} |"

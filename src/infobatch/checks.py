@@ -86,11 +86,23 @@ def check_batch(
         scores = losses.scores if scores is None else scores
         losses = losses.losses
     check_losses(f"{call}()", losses)
+    check_not_captured(call, losses)
     if scores is not None:
         check_scores(scores, losses)
     if index is not None:
         index = check_index(call, index, losses)
     return losses, scores, index
+
+
+def check_not_captured(call: str, losses: torch.Tensor) -> None:
+    """Raise while a CUDA graph is being captured: it would repeat this batch's weights for ever."""
+    if losses.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"{call}() was called while a CUDA graph is being captured, which would freeze this "
+            "batch's samples and weights in it. Expected a captured step that is a pure function: pass "
+            "it batch_weights(), copied into a tensor of its own before each replay, and call "
+            "record(losses) after it, outside of the graph. See docs/accelerators.md."
+        )
 
 
 def check_extras(
@@ -99,8 +111,8 @@ def check_extras(
     extras: Mapping[str, torch.Tensor] | None,
     needed: Sequence[str],
     policy: object,
-) -> Mapping[str, torch.Tensor]:
-    """Return the values reported besides the losses, or raise an error if a batch lacks one."""
+) -> list[torch.Tensor]:
+    """Return the values reported besides the losses, detached, or raise an error if a batch lacks one."""
     if isinstance(losses, PerSample):
         extras = {**losses.extras, **(extras or {})}
         losses = losses.losses
@@ -119,7 +131,7 @@ def check_extras(
                 f"{call}(extras=…) got {got} for {name!r}, expected one value per sample: a tensor "
                 f"of shape {tuple(losses.shape)}."
             )
-    return known
+    return [known[name].detach() for name in needed]
 
 
 def check_rows(
@@ -188,8 +200,10 @@ def check_scores(scores: object, losses: torch.Tensor, call: str = "update") -> 
 
 
 def check_index(call: str, index: Any, losses: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the samples' indices, on the losses' device if there are losses, or raise an error."""
+    """Return the samples' indices as int64, one for each loss, or raise an error."""
     samples = index if isinstance(index, torch.Tensor) else torch.as_tensor(index)
+    if losses is not None and samples.dtype is torch.int64 and samples.shape == losses.shape:
+        return samples
     if losses is None:  # only the indices themselves
         losses = samples.flatten()
     if samples.is_floating_point() or samples.dtype is torch.bool or samples.shape != losses.shape:
@@ -198,6 +212,4 @@ def check_index(call: str, index: Any, losses: torch.Tensor | None = None) -> to
             f"index for each of the {len(losses)} losses. If a collate function drops samples, "
             "drop their indices with them (see with_index)."
         )
-    if samples.dtype is torch.int64 and samples.device == losses.device:
-        return samples
-    return samples.to(losses.device, torch.int64, non_blocking=True)
+    return samples.to(torch.int64)

@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from infobatch.epoch.losses import Losses
 from infobatch.epoch.matching import left_out, warn_of_left_out, warn_of_sharding
 from infobatch.epoch.run import Run
-from infobatch.epoch.shadow import Shadow, by_row, sums_of
+from infobatch.epoch.shadow import Shadow, sums_of
 from infobatch.memory.memory import Memory
 from infobatch.plan import fingerprint
 from infobatch.policies.base import Gradient
@@ -58,7 +59,8 @@ def _realised_noise(run: Run, gradient: Gradient) -> float | None:
         return 0.0 if plan.whole else None
     sums = np.zeros(3)
     if losses is not None:
-        sums[:2] = sums_of(plan, by_row(losses, plan.num_samples), gradient)
+        by_position = not run.by_index
+        sums[:2] = sums_of(plan, losses.known()[0], gradient, by_position=by_position)
     sums[2] = plan.biased  # ranks may differ in it only where one keeps all of its samples
     if run.ranks.sharded:
         sums = run.ranks.communicator.sum(sums)
@@ -90,12 +92,14 @@ def exchange_losses(run: Run) -> None:
 
 def fold_losses(run: Run, memory: Memory) -> None:
     """Fold everything recorded in an epoch into a memory."""
-    losses = run.losses
-    if losses is None:
-        return
-    memory.fold(losses.blocks(), run.epoch)
-    for channel, extra in losses.extras.items():
-        memory.fold(extra.blocks(), run.epoch, channel)
+    if run.losses is not None:
+        fold(run.losses, memory, run)
+
+
+def fold(losses: Losses, memory: Memory, run: Run) -> None:
+    """Fold what the samples of an epoch have reported into a memory."""
+    for number, channel in enumerate((None, *run.channels)):
+        memory.fold(losses.blocks(number), run.epoch, channel)
 
 
 def passes_of(run: Run, unscored: int) -> EpochPasses:

@@ -13,7 +13,7 @@ from infobatch.epoch.loader_state import ReadPosition, check_position
 from infobatch.epoch.matching import check_data_length, check_endless
 from infobatch.epoch.numbering import Numbering
 from infobatch.epoch.route import Route
-from infobatch.epoch.run import Run
+from infobatch.epoch.run import Resumed, Run
 from infobatch.epoch.shadow import Shadow
 from infobatch.epoch.walk import Walk
 from infobatch.forecast import Forecast, RuleForecast
@@ -83,7 +83,7 @@ class Course:
             plan = self.planner.draw(
                 self.current_memory(), ranks, self.history, epoch=epoch, seed=self.seed
             )
-            run = self._run = Run(epoch, plan, ranks, extras=dict.fromkeys(self.planner.channels))
+            run = self._run = Run(epoch, plan, ranks, self.planner.channels)
         return run
 
     # For the sampler.
@@ -337,22 +337,15 @@ class Course:
                     f"when it was saved (here {self.planner}) and the same versions of infobatch and "
                     "numpy."
                 )
-            run = Run(
-                state.epoch,
-                plan,
-                ranks,
-                earlier=state.losses,
-                losses_by=state.losses_by,
-                largest_batch=state.batch,
-                extras={name: state.extras.get(name) for name in self.planner.channels},
-            )
+            unknown = np.full_like(state.losses, np.inf)  # a channel that the checkpoint lacks
+            extras = [state.extras.get(name, unknown) for name in self.planner.channels]
+            resumed = Resumed(np.stack([state.losses, *extras]), state.losses_by, state.batch)
+            run = Run(state.epoch, plan, ranks, self.planner.channels, resumed)
         self.seed = state.seed
         self.history = list(state.history)
         self.clock.load(state.epoch, state.finished)
         self._numbering.forget()
         self._memory, self._run = memory, run
-        for (
-            name,
-            shadow,
-        ) in self.shadows.items():  # one that was not followed starts from the scores
-            shadow.load(state.shadows.get(name, ShadowState(memory.copy().columns, ())), ranks)
+        begun_here = ShadowState(memory.copy().columns, ())  # a new shadow starts from the scores
+        for name, shadow in self.shadows.items():
+            shadow.load(state.shadows.get(name, begun_here), ranks)

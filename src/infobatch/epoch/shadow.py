@@ -59,7 +59,7 @@ class Shadow:
         kept = None if refreshed else visited
         memory.fold(_visits(losses, kept), run.epoch)
         for channel in self.planner.channels:
-            values = by_row(recorded.extras[channel], len(memory))
+            values = by_row(recorded, len(memory), 1 + run.channels.index(channel))
             memory.fold(_visits(values, kept), run.epoch, channel)
         noise = None if plan.biased else realised_noise(counts[2:])
         self.history.append(
@@ -99,25 +99,36 @@ class Shadow:
     def load(self, state: ShadowState, ranks: Ranks) -> None:
         """Continue from a checkpoint."""
         self._memory = self.planner.new_memory(ranks)
-        self._memory.restore(state.columns)
+        self._memory.restore({name: column.copy() for name, column in state.columns.items()})
         self.history = list(state.history)
 
 
-def by_row(losses: Losses, count: int) -> FloatArray:
+def by_row(losses: Losses, count: int, channel: int = 0) -> FloatArray:
     """An epoch's losses, one per row of the memory, NaN where there is none."""
     dense = np.full(count, np.nan, np.float32)
-    for rows, values in losses.blocks():
+    for rows, values in losses.blocks(channel):
         dense[rows] = values
     return dense
 
 
-def sums_of(plan: Plan, losses: FloatArray, gradient: Gradient) -> Sums:
-    """The sums of which the realised noise is the ratio, over the samples that a plan visits."""
+def sums_of(
+    plan: Plan, losses: FloatArray, gradient: Gradient, *, by_position: bool = False
+) -> Sums:
+    """The sums of which the realised noise is the ratio, over the samples that a plan visits.
+
+    ``losses`` are one per row of the memory, or per position of the plan; those that are not finite
+    add to neither sum.
+    """
     total = np.zeros(2)
     for start in range(0, len(plan), _BLOCK):
         codes = plan.codes[start : start + _BLOCK]
-        sizes = gradient_size(losses[plan.rows(codes)], gradient)
-        np.nan_to_num(sizes, copy=False)  # a sample without a loss adds to neither sum
+        if by_position:
+            visited = losses[start : start + _BLOCK]
+            codes = codes[: len(visited)]
+        else:
+            visited = losses[plan.rows(codes)]
+        sizes = gradient_size(visited, gradient)
+        sizes[~np.isfinite(visited)] = 0
         total += noise_sums(plan.class_weights[plan.classes(codes)], sizes)
     return total
 

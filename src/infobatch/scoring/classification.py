@@ -12,6 +12,7 @@ from infobatch.scoring.checks import check_indices, check_shape, check_tensor
 from infobatch.scoring.logit_gradients import root_means, squared_norms
 from infobatch.scoring.per_label import add_up_cross_entropy, check_class_weight
 from infobatch.scoring.reduction import at_least_float32, by_sample, own_means, plain, shares
+from infobatch.transfer import send
 
 Score = Literal["loss", "gradient"]
 
@@ -152,8 +153,8 @@ def binary_cross_entropy(
     losses = functional.binary_cross_entropy_with_logits(
         logits,
         targets.to(logits.dtype),
-        weight=None if weight is None else weight.to(logits),
-        pos_weight=None if pos_weight is None else pos_weight.to(logits),
+        weight=None if weight is None else send(weight, logits.device, logits.dtype),
+        pos_weight=None if pos_weight is None else send(pos_weight, logits.device, logits.dtype),
         reduction="none",
     )
     return plain(by_sample(losses).mean(1))
@@ -227,6 +228,8 @@ def _sigmoid_focal(
     losses = losses * _power(missed, gamma)
     if alpha is None:
         return losses
+    if isinstance(alpha, torch.Tensor):
+        alpha = send(alpha, logits.device, logits.dtype)
     return losses * (alpha * targets + (1 - alpha) * (1 - targets))
 
 

@@ -8,6 +8,7 @@ from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_shape, check_tensor
 from infobatch.scoring.reduction import at_least_float32, by_sample
 from infobatch.scoring.timestep_means import TimestepMeans
+from infobatch.transfer import send
 
 _PREDICTION_TYPES = ("epsilon", "v_prediction", "sample")
 
@@ -67,7 +68,7 @@ def diffusion(
     losses = errors
     if weights is not None:
         check_shape(call, "weights", weights, (size,), "Pass one weight per sample.")
-        losses = errors * weights.detach().to(errors)
+        losses = errors * send(weights.detach(), errors.device, errors.dtype)
     if timestep_means is None:
         return PerSample(losses, losses.detach())
     # The weights depend only on the timestep and would cancel, so the plain errors are compared.
@@ -106,7 +107,8 @@ def diffusion_target(
         return noise
     if prediction_type == "sample":
         return clean
-    signal = alphas_cumprod.to(timesteps.device)[timesteps].to(clean)
+    steps = send(timesteps, clean.device)
+    signal = send(alphas_cumprod, clean.device)[steps].to(clean.dtype)
     signal = signal.reshape(-1, *[1] * (clean.dim() - 1))
     return signal.sqrt() * noise - (1 - signal).sqrt() * clean
 
@@ -139,7 +141,7 @@ def min_snr_weights(
     tensor([0.0505, 1.0000, 1.0000])
     """
     _check_prediction_type("min_snr_weights()", prediction_type)
-    alphas = at_least_float32(alphas_cumprod).to(timesteps.device)[timesteps]
+    alphas = at_least_float32(send(alphas_cumprod, timesteps.device)[timesteps])
     ratio = alphas / (1 - alphas)
     if prediction_type == "epsilon":
         return (gamma / ratio).clamp_max(1)
