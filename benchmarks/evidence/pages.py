@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from figure import draw, is_current
+from forecasts import forecast_block
 from screens import screen_tables
 from stored import ROOT, STORED, is_stored, shared_runs, stored_results
 from studies import DEMO, STUDIES, Study
@@ -68,6 +69,7 @@ def written_pages() -> Iterator[tuple[Path, str]]:
     ):
         yield page, with_block(page, "\n".join(rows) + "\n")
     yield PAGES / "demo.md", with_block(PAGES / "demo.md", demo_block())
+    yield PAGES / "forecast.md", with_block(PAGES / "forecast.md", forecast_block())
     yield PAGES / "rules.md", with_block(PAGES / "rules.md", screens_block())
     stored = [study for study in STUDIES if study != DEMO and is_stored(study.name)]
     for study in stored:
@@ -110,7 +112,7 @@ def demo_block() -> str:
     count = len(results.settings.seeds)
     made = how_it_was_made(results)
     lines = [
-        f"`infobatch demo --seeds {count}`, and the pruned arms also for {max(results.settings.lengths):g} × the epochs, added when the others had been seen: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
+        f"Four rules at four lengths with {count} seeds, and the pruned arms also for {max(results.settings.lengths):g} × the epochs, added when the others had been seen: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
         f"test images; {made[0].lower()}{made[1:]} The decision:",
         "",
         f"> {finding(results)}",

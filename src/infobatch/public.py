@@ -3,6 +3,7 @@
 from infobatch import coresets, scoring, tracks
 from infobatch.batch import Indexed, with_index
 from infobatch.dataset import InfoBatch
+from infobatch.forecast import Forecast
 from infobatch.keyed.pruner import KeyedPruner
 from infobatch.loader import PrunedLoader
 from infobatch.per_sample import PerSample
@@ -28,6 +29,7 @@ from infobatch.stream import Kept, StreamPruner
 
 __all__ = [
     "BiasedPolicyWarning",
+    "Forecast",
     "ImportancePrune",
     "Indexed",
     "InfoBatch",

@@ -26,9 +26,8 @@ from infobatch.lab.stats.runs import FULL_LENGTH
 from infobatch.lab.task import TaskError, load_task
 from infobatch.lab.terminal import print_error
 
-NOISE = "noise:tau=0.2:delta=1.0"  # the result of our search for a better rule
-ARMS = f"full,random,infobatch,quantile,{NOISE}"
-ARMS_OF_ONE_LENGTH = f"full,short,random,infobatch,quantile,{NOISE}"
+ARMS = "full,random,infobatch,quantile,auto"
+ARMS_OF_ONE_LENGTH = "full,short,random,infobatch,quantile,auto"
 ENDINGS = (".npz", ".csv", ".parquet")
 
 

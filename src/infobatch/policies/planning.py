@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from infobatch.memory.memory import Memory
 from infobatch.memory.tracks import Track, channel_of
 from infobatch.plan import FloatArray, Plan, Strata, draw_plan, whole_plan
 from infobatch.policies.assumptions import check_not_negative, equal_sizes
-from infobatch.policies.base import MOST_LEFT_OUT, Policy, Samples, alone, tracks_of
+from infobatch.policies.base import MOST_LEFT_OUT, Gradient, Policy, Samples, alone, tracks_of
 from infobatch.policies.budget import check_save, scale_to, target_share
 from infobatch.policies.gradient import added_noise, limit_noise, squares_by_stratum
 from infobatch.policies.options import Options
@@ -43,6 +43,7 @@ class Planner:
     """Plans the epochs of a run: the policy, when it prunes, and what is remembered.
 
     ``cost``, ``labels`` and ``initial_scores`` are those of the options, one entry per sample.
+    ``shadows`` are the planners of rules that are followed without pruning, by name.
     """
 
     num_samples: int
@@ -51,6 +52,7 @@ class Planner:
     cost: FloatArray | None = None
     labels: npt.NDArray[Any] | None = None
     initial_scores: FloatArray | None = None
+    shadows: Mapping[str, Planner] = field(default_factory=dict, compare=False)
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
@@ -76,7 +78,16 @@ class Planner:
             )
         cost = check_rows("cost", options.cost, num_samples, positive=True)
         scores = read_scores(options.initial_scores, num_samples)
-        return cls(num_samples, num_epochs, options, cost, labels, scores)
+        shadows = {
+            name: cls.of(num_samples, num_epochs, others)._silent()
+            for name, others in options.shadows.items()
+        }
+        return cls(num_samples, num_epochs, options, cost, labels, scores, shadows)
+
+    def _silent(self) -> Planner:
+        """This planner without the warnings about what it would do to a training."""
+        self._warned.update(("bias", "sizes"))
+        return self
 
     def __post_init__(self) -> None:
         if self.options.save is not None:
@@ -123,8 +134,14 @@ class Planner:
     @property
     def channels(self) -> tuple[str, ...]:
         """The names of the values that ``update(extras=…)`` must report besides the score."""
-        channels = (channel_of(track) for track in self.tracks)
+        channels = [channel_of(track) for track in self.tracks]
+        channels += [channel for shadow in self.shadows.values() for channel in shadow.channels]
         return tuple(dict.fromkeys(channel for channel in channels if channel is not None))
+
+    @property
+    def gradient(self) -> Gradient:
+        """How the size of a gradient follows from a score; as for cross-entropies if the rule has no view."""
+        return self.policy.gradient or "cross_entropy"
 
     def prunes(self, epoch: int) -> bool:
         """Whether an epoch may prune: after the warm-up, before ``delta * num_epochs``."""
@@ -162,7 +179,8 @@ class Planner:
             return whole_plan(len(memory), seed=seed, epoch=epoch, shard=ranks.shard)
         strata, noise, samples = decided
         plan = draw_plan(strata, seed=seed, epoch=epoch, shard=ranks.shard)
-        return replace(plan, added_noise=noise, kept_cost=_kept_cost(plan, samples))
+        cost, biased = _kept_cost(plan, samples), strata.biased
+        return replace(plan, added_noise=noise, kept_cost=cost, biased=biased)
 
     def decide(
         self, memory: Memory, ranks: Ranks, history: Sequence[EpochPasses], *, epoch: int, seed: int
@@ -209,7 +227,7 @@ class Planner:
         user = repr(self.policy)
         if gradient is None:
             user = f"max_noise={max_noise} with {user}"
-        check_not_negative(user, gradient or "cross_entropy", lowest, samples)
+        check_not_negative(user, self.gradient, lowest, samples)
         if gradient is None or "sizes" in self._warned:
             return
         spread = equal_sizes(gradient, samples)
@@ -268,7 +286,7 @@ class Planner:
             strata = scale_to(strata, samples, samples.target)
         if options.protect_classes is not None:
             strata = protect_classes(strata, samples, options.protect_classes)
-        squares = squares_by_stratum(strata, samples, self.policy.gradient or "cross_entropy")
+        squares = squares_by_stratum(strata, samples, self.gradient)
         if options.max_noise is not None:
             strata = limit_noise(strata, squares, options.max_noise)
         return strata, added_noise(strata, squares)

@@ -97,9 +97,10 @@ def test_everything_is_there_in_order(comparison, page):
         "accuracy by sample passes: ",
         "training loss by epoch: ",
         "training loss by sample passes: ",
+        "Forecast saving at equal quality by epoch: ",
     ):
         assert sum(label.startswith(start) for label in labels) == 1, start
-    assert page.tags.count("svg") == page.tags.count("figcaption") == 13
+    assert page.tags.count("svg") == page.tags.count("figcaption") == 14
     assert page.tags.count("img") == 24, "twelve of the easiest, twelve of the hardest"
     results = stored(comparison)
     assert page.tags.index("h1") < page.tags.index("nav") < page.tags.index("svg")

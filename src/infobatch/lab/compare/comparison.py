@@ -260,12 +260,15 @@ class Comparison:
 
     def _jobs_of_seed(self, seed: int) -> list[Job]:
         jobs: list[Job] = []
+        followed = ",".join(arm.name for arm in self.arms if arm.can_be_followed)
         for length in sorted(self.lengths, reverse=True):
             leading: Job | None = None
             for arm in self.order:
                 folder = run_folder(self.out, arm.name, seed, length=length)
                 rate = self.chosen_rates.get(arm.name)
                 arguments = self._arguments(length, rate)
+                if arm.name == FULL and length == FULL_LENGTH and not seed and followed:
+                    arguments += ("--shadow", followed)
                 leader = leading if arm.follows else None
                 jobs.append(Job(arm.name, seed, folder, arguments, leader, length))
                 if arm == self.leader:
