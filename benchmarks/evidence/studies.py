@@ -263,6 +263,33 @@ def architecture_study(network: str, title: str, optimizer: str) -> Study:
     )
 
 
+def sizes_study(task: str, save: float, setting: str, *, norms: bool, rates: str | None) -> Study:
+    """What stands in for the size of a gradient, at equal passes: the loss by two formulas, or ‖softmax − target‖."""
+    rule = f"importance:save={save:g}:delta=1.0"
+    arms = f"{rule}:gradient=score" if norms else f"{rule},{rule}:gradient=root"
+    return Study(
+        f"sizes-{'norms-' * norms}{task}",
+        f"What stands in for the gradient: {'‖softmax − target‖' if norms else 'two formulas'}, {task}",
+        "Importance sampling with a budget, so that every arm makes the same number of passes at the same learning rate, with sizes "
+        + (
+            f"‖softmax − target‖. The seeds are those of [the two formulas](sizes-{task}.md); what came out is on the page of "
+            "[the noise budget](../policies/noise.md#which-formula)"
+            if norms
+            else f"1 − exp(−loss) or (`gradient=root`) √loss. [The same with ‖softmax − target‖](sizes-norms-{task}.md); what came out "
+            "is on the page of [the noise budget](../policies/noise.md#which-formula)"
+        )
+        + f". Stated before the first run: {setting}; the comparison is the mean difference between arms with the same seed.",
+        task,
+        f"full,{arms}",
+        10 if task == "fashion" else 5,
+        learning_rates=rates,
+        options=(*(CIFAR10.options if task == "cifar10" else ()), *(("score=gradient",) * norms)),
+        rate_seeds=None if rates is None else 1,
+        rate_length=None if rates is None else 0.4,
+        reuses=DEMO.name if task == "fashion" and not norms else None,
+    )
+
+
 def few_epochs_study(
     task: str, title: str, rows: str, *, more_arms: str = "", headline: str = ""
 ) -> Study:
@@ -399,6 +426,14 @@ STUDIES = (
         5,
         LENGTHS,
         "0.1,0.2,0.4",
+    ),
+    *(
+        sizes_study("fashion", 0.4, f"{SMALL_CNN}, SGD, rate 0.2", norms=norms, rates=None)
+        for norms in (False, True)
+    ),
+    *(
+        sizes_study("cifar10", 0.2, f"{SMALL_RESNET}, rate 0.2", norms=norms, rates="0.2")
+        for norms in (False, True)
     ),
     biased_study(COVERTYPE, "Covertype", ROWS),
     biased_study(CIFAR10, "CIFAR-10", SMALL_RESNET),
