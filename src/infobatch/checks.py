@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import IterableDataset
 
-from infobatch.per_sample import PerSample
+from infobatch.per_sample import GRADIENT, PerSample
 
 Rows = torch.Tensor | np.ndarray[Any, Any]  # one value per sample
 
@@ -107,6 +107,9 @@ def check_extras(
     known = extras or {}
     for name in needed:
         values = known.get(name)
+        if values is None and name == GRADIENT:  # a rule can do without
+            known = {**known, name: losses.detach().new_full((), torch.nan).expand(losses.shape)}
+            continue
         if values is None:
             raise ValueError(
                 f"{call}() got no {name!r} for its samples, which {policy!r} needs. Pass "
