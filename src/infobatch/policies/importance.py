@@ -134,10 +134,9 @@ def tracks_of_sizes(gradient: Gradient, smoothing: float, aging: float) -> tuple
 
 def histogram_of(samples: Samples, gradient: Sizing, aging: float) -> Histogram:
     """Bin the samples by what their probability is proportional to: gradient, age and cost."""
-    values, gradient = known_sizes(samples, gradient)
     if not aging and samples.cost is None:
-        return Histogram.of_scores(values, gradient, samples)
-    sizes = gradient_size(values, gradient)
+        return Histogram.of_scores(samples, gradient)
+    sizes = gradient_size(*known_sizes(samples, gradient))
     return Histogram.of(aged(sizes, samples, aging), sizes, samples)
 
 
@@ -194,11 +193,12 @@ class Histogram:
         return cls._added_up(codes, numbers, sums, samples)
 
     @classmethod
-    def of_scores(cls, scores: FloatArray, gradient: Sizing, samples: Samples) -> Histogram:
-        """Sort samples into bins by scores, if these alone determine the gradients.
+    def of_scores(cls, samples: Samples, gradient: Sizing) -> Histogram:
+        """Sort samples into bins by their scores, if these alone determine the gradients.
 
         The size of the gradient is then computed for each bin instead of each sample.
         """
+        scores, gradient = known_sizes(samples, gradient)
         codes = np.empty(len(samples), np.uint16)
         counts = np.zeros(_BINS)
         for _, code in _in_blocks(scores, codes):
