@@ -99,8 +99,8 @@ def check_extras(
     extras: Mapping[str, torch.Tensor] | None,
     needed: Sequence[str],
     policy: object,
-) -> Mapping[str, torch.Tensor]:
-    """Return the values reported besides the losses, or raise an error if a batch lacks one."""
+) -> list[torch.Tensor]:
+    """Return the values reported besides the losses, detached, or raise an error if a batch lacks one."""
     if isinstance(losses, PerSample):
         extras = {**losses.extras, **(extras or {})}
         losses = losses.losses
@@ -122,7 +122,7 @@ def check_extras(
                 f"{call}(extras=…) got {got} for {name!r}, expected one value per sample: a tensor "
                 f"of shape {tuple(losses.shape)}."
             )
-    return known
+    return [known[name].detach() for name in needed]
 
 
 def check_rows(
@@ -191,7 +191,7 @@ def check_scores(scores: object, losses: torch.Tensor, call: str = "update") -> 
 
 
 def check_index(call: str, index: Any, losses: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the samples' indices, on the losses' device if there are losses, or raise an error."""
+    """Return the samples' indices as int64, one for each loss, or raise an error."""
     samples = index if isinstance(index, torch.Tensor) else torch.as_tensor(index)
     if losses is None:  # only the indices themselves
         losses = samples.flatten()
@@ -201,6 +201,4 @@ def check_index(call: str, index: Any, losses: torch.Tensor | None = None) -> to
             f"index for each of the {len(losses)} losses. If a collate function drops samples, "
             "drop their indices with them (see with_index)."
         )
-    if samples.dtype is torch.int64 and samples.device == losses.device:
-        return samples
-    return samples.to(losses.device, torch.int64, non_blocking=True)
+    return samples if samples.dtype is torch.int64 else samples.to(torch.int64)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._compile import _disable_dynamo  # torch.compiler.disable, but imports Dynamo when called
 
 from infobatch import checks
 from infobatch.checks import check_count
@@ -102,8 +103,14 @@ class Pruner:
         return self._sampler
 
     def batch_sampler(
-        self, batch_size: int, *, drop_last: bool = False, shrink: Shrink = "epoch", even: bool = False
-    ) -> PlanBatchSampler:  # fmt: skip
+        self,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        shrink: Shrink = "epoch",
+        even: bool = False,
+        pad: bool = False,
+    ) -> PlanBatchSampler:
         """Return a batch sampler for ``DataLoader(…, batch_sampler=…)``, faster than ``sampler``.
 
         Args:
@@ -113,8 +120,12 @@ class Pruner:
                 as one over all data, but smaller, so every schedule stays that of full-data
                 training.
             even: make batch sizes nearly equal: a last batch of two samples would spoil BatchNorm.
+            pad: fill up the last batch with repeats of weight 0, so that every batch of every epoch has
+                ``batch_size`` samples: one shape to compile or capture. Not with ``index=``.
         """
-        return PlanBatchSampler(self._sampler, batch_size, drop_last, shrink, even)
+        return PlanBatchSampler(
+            self._sampler, batch_size, drop_last=drop_last, shrink=shrink, even=even, pad=pad
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch, counted from 0; needed only if epochs are not iterated in order.
@@ -125,6 +136,7 @@ class Pruner:
 
     # For the training loop.
 
+    @_disable_dynamo
     def update(
         self,
         losses: torch.Tensor | PerSample,
@@ -151,16 +163,86 @@ class Pruner:
             IndexError: if ``index`` has samples that this epoch leaves out.
             TypeError, ValueError: if there is not one loss per sample.
         """
-        if self._channels:
-            extras = checks.check_extras("update", losses, extras, self._channels, self.policy)
+        others = self._others("update", losses, extras)
         losses, scores, index = checks.check_batch("update", losses, scores, index)
         run = self._course.run_for("update()", index is not None)
-        plain, is_first = losses.detach(), not run.updated
-        loss = run.update(losses, plain, scores, index, extras)
+        plain, is_first, by_loss = losses.detach(), not run.updated, scores is None
+        reported = (plain if scores is None else scores.detach(), *others)
+        loss = run.update(losses, reported, index, by_loss=by_loss)
         self._last_losses = plain
         if is_first or run.updated >= run.check_at:
             self._course.after_update(run)
         return loss
+
+    @_disable_dynamo
+    def batch_weights(
+        self,
+        *,
+        index: torch.Tensor | None = None,
+        device: torch.device | str | int | None = None,
+    ) -> torch.Tensor:
+        """Return the weights of the next batch, for a training step that is a pure function.
+
+        Such a step gets the weights and returns the losses, so that all of it can be compiled or
+        captured in a CUDA graph. Call :meth:`record` with its losses afterwards::
+
+            loader = DataLoader(train_data, batch_sampler=train_data.batch_sampler(128, pad=True))
+            for x, y in loader:
+                losses = step(x, y, train_data.batch_weights(device=x.device))
+                train_data.record(losses)
+
+        Args:
+            index: the samples, if the batch carries them.
+            device: where the weights are needed; by default on the device of ``index``, or torch's
+                default device.
+
+        Returns:
+            One weight per sample, float32: ``(weights * losses).mean()`` is what :meth:`update` would
+            return.
+
+        Raises:
+            RuntimeError: if no batch is waiting for its losses, or its size cannot be known.
+            IndexError: if ``index`` has samples that this epoch leaves out.
+        """
+        if index is not None:
+            index = checks.check_index("batch_weights", index)
+            device = index.device if device is None else device
+        where = torch.get_default_device() if device is None else torch.device(device)
+        run = self._course.run_for("batch_weights()", index is not None)
+        return run.batch_weights(index, where)
+
+    @_disable_dynamo
+    def record(
+        self,
+        losses: torch.Tensor | PerSample,
+        scores: torch.Tensor | None = None,
+        *,
+        index: torch.Tensor | None = None,
+        extras: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        """Record a batch's losses, after a step that got its weights from :meth:`batch_weights`.
+
+        The arguments and errors are those of :meth:`update`. The losses are copied, so they may be
+        the output of a CUDA graph that is replayed.
+        """
+        others = self._others("record", losses, extras)
+        losses, scores, index = checks.check_batch("record", losses, scores, index)
+        run = self._course.run_for("record()", index is not None)
+        plain = losses.detach()
+        run.record((plain if scores is None else scores.detach(), *others), index)
+        self._last_losses = plain
+        self._course.after_update(run)
+
+    def _others(
+        self,
+        call: str,
+        losses: torch.Tensor | PerSample,
+        extras: Mapping[str, torch.Tensor] | None,
+    ) -> Sequence[torch.Tensor]:
+        """What a batch reports besides its scores, as far as the policy needs it."""
+        if not self._channels:
+            return ()
+        return checks.check_extras(call, losses, extras, self._channels, self.policy)
 
     def reweight(
         self, losses: torch.Tensor | PerSample, *, index: torch.Tensor | None = None
@@ -183,7 +265,7 @@ class Pruner:
         if index is not None:
             run.skip_at(checks.check_index("skip", index))
         else:
-            count = run.rest_of_batch() if count is None else count
+            count = run.rest_of_batch("skip()") if count is None else count
             run.skip(check_count("skip(): count", count, "it is a number of samples"))
         self._course.after_update(run)
 

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import torch
 
+from infobatch.epoch.losses import Losses
 from infobatch.epoch.matching import left_out, warn_of_left_out, warn_of_sharding
 from infobatch.epoch.run import Run
 from infobatch.memory.memory import Memory
@@ -60,12 +61,14 @@ def exchange_losses(run: Run) -> None:
 
 def fold_losses(run: Run, memory: Memory) -> None:
     """Fold everything recorded in an epoch into a memory."""
-    losses = run.losses
-    if losses is None:
-        return
-    memory.fold(losses.blocks(), run.epoch)
-    for channel, extra in losses.extras.items():
-        memory.fold(extra.blocks(), run.epoch, channel)
+    if run.losses is not None:
+        fold(run.losses, memory, run)
+
+
+def fold(losses: Losses, memory: Memory, run: Run) -> None:
+    """Fold what the samples of an epoch have reported into a memory."""
+    for number, channel in enumerate((None, *run.channels)):
+        memory.fold(losses.blocks(number), run.epoch, channel)
 
 
 def passes_of(run: Run, unscored: int) -> EpochPasses:

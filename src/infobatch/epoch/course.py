@@ -13,7 +13,7 @@ from infobatch.epoch.loader_state import ReadPosition, check_position
 from infobatch.epoch.matching import check_data_length, check_endless
 from infobatch.epoch.numbering import Numbering
 from infobatch.epoch.route import Route
-from infobatch.epoch.run import Run
+from infobatch.epoch.run import Resumed, Run
 from infobatch.epoch.walk import Walk
 from infobatch.loaders.known import KnownLoaders
 from infobatch.memory.memory import Memory
@@ -77,7 +77,7 @@ class Course:
             plan = self.planner.draw(
                 self.current_memory(), ranks, self.history, epoch=epoch, seed=self.seed
             )
-            run = self._run = Run(epoch, plan, ranks, extras=dict.fromkeys(self.planner.channels))
+            run = self._run = Run(epoch, plan, ranks, self.planner.channels)
         return run
 
     # For the sampler.
@@ -304,15 +304,10 @@ class Course:
                     f"when it was saved (here {self.planner}) and the same versions of infobatch and "
                     "numpy."
                 )
-            run = Run(
-                state.epoch,
-                plan,
-                ranks,
-                earlier=state.losses,
-                losses_by=state.losses_by,
-                largest_batch=state.batch,
-                extras={name: state.extras.get(name) for name in self.planner.channels},
-            )
+            unknown = np.full_like(state.losses, np.inf)  # a channel that the checkpoint lacks
+            extras = [state.extras.get(name, unknown) for name in self.planner.channels]
+            resumed = Resumed(np.stack([state.losses, *extras]), state.losses_by, state.batch)
+            run = Run(state.epoch, plan, ranks, self.planner.channels, resumed)
         self.seed = state.seed
         self.history = list(state.history)
         self.clock.load(state.epoch, state.finished)

@@ -1,16 +1,15 @@
 """The running epoch's losses, by position or by sample index: two classes, one interface.
 
-They are kept in a buffer on the device that computed them and reach the memory only when the epoch
-is over. A step therefore copies a few numbers on the device and needs no synchronisation, scatter
-or communication. In a buffer, minus infinity means "not visited" and plus infinity "visited, no
-score".
+They are kept in a buffer on the device that computed them and reach main memory once, when the epoch
+is over. A step therefore copies a few numbers on the device and needs no synchronisation or
+communication. In a buffer, minus infinity means "not visited" and plus infinity "visited, no score".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,199 +20,220 @@ from infobatch.epoch.route import Route
 from infobatch.memory.memory import Rows
 from infobatch.plan import FloatArray
 
-Earlier = Mapping[str, FloatArray | None]  # names, with the values of a checkpoint
-
-NO_EXTRAS: Earlier = MappingProxyType({})
 _UNVISITED = float("-inf")
 _UNSCORED = float("inf")
+_LOWEST = torch.finfo(torch.float32).min  # stands for a loss of minus infinity until it is cleaned
 _BLOCK = 1 << 16  # rows at a time: masks of all rows would add to peak memory
 
 
-class Losses(Protocol):
-    """The interface of an epoch's losses, however they are stored.
+class Losses(ABC):
+    """What an epoch's samples report: in the first channel their scores, in others further values."""
 
-    ``extras`` are the values reported for each sample besides its score, by name, in the same form.
-    """
+    form: ClassVar[str]  # "position" or "index", as in a checkpoint
 
-    form: str  # "position" or "index", as in a checkpoint
+    def __init__(self, num_channels: int) -> None:
+        self._num_channels = num_channels
+        self._buffer: torch.Tensor | None = None
+        self._channels: Sequence[torch.Tensor] = ()  # the buffer's rows
+        self._known: FloatArray | None = None  # in main memory, until more is recorded
 
     @property
-    def extras(self) -> Mapping[str, Losses]:
-        """The values reported besides the score."""
-        ...
-
-    def discard(self) -> None:
-        """Forget the losses of this pass; its samples still count as visited."""
-        ...
-
-    def exchange(self) -> None:
-        """Fetch the other ranks' losses. Collective."""
-        ...
-
-    def visited(self) -> int | None:
-        """How many samples were visited over all ranks, if known; waits for the device."""
-        ...
+    def device(self) -> torch.device | None:
+        """Where they are; None before the first."""
+        return None if self._buffer is None else self._buffer.device
 
     def known(self) -> FloatArray:
-        """The losses known to this rank, by position in the plan or for all samples."""
-        ...
+        """What this rank knows: a row per channel, by position in the plan or for all samples."""
+        if self._known is None:
+            self._known = self._fetch()
+        return self._known
 
-    def blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
-        """The finite losses and their rows in the memory."""
-        ...
+    def unscored(self) -> int:
+        """How many passes gave no score: the loss was not finite, or the batch was skipped."""
+        scores = self.known()[0]
+        blocks = range(0, len(scores), _BLOCK)
+        return sum(int((scores[at : at + _BLOCK] == _UNSCORED).sum()) for at in blocks)
+
+    def blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
+        """The finite values of a channel and their rows in the memory."""
+        values = self.known()[channel]
+        for start in range(0, len(values), _BLOCK):
+            block = values[start : start + _BLOCK]
+            rows = self._rows(start, start + len(block))
+            finite = np.isfinite(block)
+            if finite.all():
+                yield rows, block
+            elif isinstance(rows, slice):
+                yield start + np.flatnonzero(finite), block[finite]
+            else:
+                yield rows[finite], block[finite]
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Forget the losses of this pass; its samples still count as visited."""
+
+    @abstractmethod
+    def exchange(self) -> None:
+        """Fetch the other ranks' losses. Collective."""
+
+    @abstractmethod
+    def visited(self) -> int | None:
+        """How many samples were visited over all ranks, if known; waits for the device."""
+
+    @abstractmethod
+    def _fetch(self) -> FloatArray:
+        """Copy everything into main memory; waits for the device."""
+
+    @abstractmethod
+    def _rows(self, start: int, stop: int) -> Rows:
+        """The rows in the memory of some of the known losses."""
+
+    def _on(self, device: torch.device, size: int) -> Sequence[torch.Tensor]:
+        """The channels, each with ``size`` values, on a device."""
+        if self._buffer is None:
+            self._buffer = _unvisited((self._num_channels, size), device)
+        if self._buffer.device != device:
+            self._buffer = self._buffer.to(device)
+        self._channels = self._buffer.unbind()
+        return self._channels
 
 
-class PositionLosses:
-    """One loss per position of this rank's route; ``earlier`` are a checkpoint's losses.
-
-    ``extras`` has the names of the values reported besides them, each with a checkpoint's values.
-    """
+class PositionLosses(Losses):
+    """One loss per position of this rank's route; ``earlier`` are a checkpoint's."""
 
     form = "position"
 
-    def __init__(
-        self, route: Route, earlier: FloatArray | None = None, extras: Earlier = NO_EXTRAS
-    ) -> None:
-        self.extras = {name: PositionLosses(route, known) for name, known in extras.items()}
+    def __init__(self, num_channels: int, route: Route, earlier: FloatArray | None = None) -> None:
+        super().__init__(num_channels)
         self._route = route
-        self._earlier = np.empty(0, np.float32) if earlier is None else earlier
-        self._own: torch.Tensor | None = None
+        self._earlier = np.empty((num_channels, 0), np.float32) if earlier is None else earlier
         self._updated = 0
-        self._everyones: torch.Tensor | None = None  # after an exchange
+        self._exchanged = False
 
-    def record(self, values: torch.Tensor, start: int, count: int) -> None:
-        """Write the losses of some positions, detached."""
-        buffer = self._own
-        if buffer is None or buffer.device != values.device:
-            buffer = self._on(values.device)
+    def record(self, start: int, count: int, reported: Sequence[torch.Tensor]) -> None:
+        """Write what some positions report, detached."""
+        device = reported[0].device
+        channels = self._channels
+        if not channels or channels[0].device != device:
+            channels = self._begin(device)
         self._updated = stop = start + count
-        buffer[start:stop].copy_(values)
-        self._everyones = None  # a mid-epoch exchange, for a checkpoint, is now out of date
+        # An exchange in the middle of the epoch, for a checkpoint, is now out of date.
+        self._known, self._exchanged = None, False
+        for channel, values in zip(channels, reported, strict=True):
+            if device.type == "xla":  # which would compile a program for each slice
+                positions = torch.arange(start, stop).to(device)
+                channel.index_copy_(0, positions, values.to(channel.dtype))
+            else:
+                channel[start:stop].copy_(values)
 
     def record_nothing(self, start: int, count: int) -> None:
         """Mark positions as visited without a score."""
-        device = torch.device("cpu") if self._own is None else self._own.device
         self._updated = start + count
-        self._on(device)[start : self._updated] = _UNSCORED
-        self._everyones = None
-        for extra in self.extras.values():
-            extra.record_nothing(start, count)
+        self._known, self._exchanged = None, False
+        for channel in self._channels:
+            channel[start : self._updated].fill_(_UNSCORED)
 
-    def _on(self, device: torch.device) -> torch.Tensor:
-        if self._own is None:
-            self._own = _unvisited(len(self._route), device)
-        elif self._own.device != device:
-            self._own = self._own.to(device)
-        return self._own
+    def _begin(self, device: torch.device) -> Sequence[torch.Tensor]:
+        is_new = self._buffer is None
+        channels = self._on(device, len(self._route))
+        if is_new and self._updated:  # skipped before anything was recorded
+            for channel in channels:
+                channel[: self._updated].fill_(_UNSCORED)
+        return channels
 
     def discard(self) -> None:
         """See :class:`Losses`."""
-        if self._own is not None:
-            self._own[: self._updated].fill_(_UNSCORED)
-        for extra in self.extras.values():
-            extra.discard()
+        self._buffer, self._channels, self._known = None, (), None
 
     def exchange(self) -> None:
         """See :class:`Losses`."""
-        rows = self._route.ranks.communicator.gather(self._own_losses())
-        self._everyones = rows.T.reshape(-1)[: len(self._route.left)]
-        for extra in self.extras.values():
-            extra.exchange()
-
-    def _own_losses(self) -> torch.Tensor:
-        if self._own is None:
-            return _unvisited(len(self._route), torch.device("cpu"))
-        # A loss of minus infinity does not mean that the sample was not visited.
-        self._own[: self._updated].nan_to_num_(_UNSCORED, _UNSCORED, _UNSCORED)
-        return self._own
+        communicator, left = self._route.ranks.communicator, len(self._route.left)
+        rows = [communicator.gather(torch.from_numpy(own)) for own in self._own()]
+        self._keep(np.stack([row.T.reshape(-1)[:left].cpu().numpy() for row in rows]))
+        self._exchanged = True
 
     def visited(self) -> int | None:
         """See :class:`Losses`."""
-        if self._everyones is None:
+        if not self._exchanged:
             return None
-        return self._route.visited_before + int((self._everyones != _UNVISITED).sum())
+        walked = self.known()[0, self._earlier.shape[1] :]
+        return self._route.visited_before + int(was_visited(walked).sum())
 
-    def known(self) -> FloatArray:
-        """See :class:`Losses`."""
-        ranks = self._route.ranks
-        if self._everyones is not None:
-            walked = self._everyones
-        elif ranks.sharded or ranks.walkers == 1:
-            walked = self._own_losses()[: len(self._route.shard)]
-        else:
-            rows = _unvisited(len(self._route) * ranks.world_size, torch.device("cpu"))
-            rows[ranks.rank :: ranks.world_size] = self._own_losses().cpu()
-            walked = rows[: len(self._route.left)]
-        losses: FloatArray = walked.cpu().numpy()
-        return np.concatenate([self._earlier, losses]) if len(self._earlier) else losses
+    def _own(self) -> FloatArray:
+        """This rank's losses, for as many positions as the longest of all routes has."""
+        if self._buffer is None:
+            self._begin(torch.device("cpu"))
+        assert self._buffer is not None
+        own: FloatArray = self._buffer.cpu().numpy()[:, : self._route.longest]
+        for channel in own:
+            _clean(channel[: self._updated])
+        return own
 
-    def blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
-        """See :class:`Losses`."""
-        plan, losses = self._route.plan, self.known()
-        for start in range(0, len(losses), _BLOCK):
-            block = losses[start : start + _BLOCK]
-            rows = plan.rows(plan.codes[start : start + _BLOCK])
-            finite = np.isfinite(block)
-            yield (rows, block) if finite.all() else (rows[finite], block[finite])
+    def _fetch(self) -> FloatArray:
+        ranks, own = self._route.ranks, self._own()
+        if ranks.sharded or ranks.walkers == 1:
+            return self._keep(own[:, : len(self._route.shard)])
+        rows = np.full((len(own), own.shape[1] * ranks.world_size), _UNVISITED, np.float32)
+        rows[:, ranks.rank :: ranks.world_size] = own
+        return self._keep(rows[:, : len(self._route.left)])
+
+    def _keep(self, walked: FloatArray) -> FloatArray:
+        """Put a checkpoint's losses before those of this walk."""
+        resumed = self._earlier.shape[1] > 0
+        self._known = np.concatenate([self._earlier, walked], axis=1) if resumed else walked
+        return self._known
+
+    def _rows(self, start: int, stop: int) -> Rows:
+        plan = self._route.plan
+        return plan.rows(plan.codes[start:stop])
 
 
-class IndexLosses:
+class IndexLosses(Losses):
     """One loss per sample of the data set, for batches that carry their samples' indices."""
 
     form = "index"
 
     def __init__(
-        self,
-        ranks: Ranks,
-        num_samples: int,
-        earlier: FloatArray | None = None,
-        extras: Earlier = NO_EXTRAS,
+        self, num_channels: int, num_samples: int, ranks: Ranks, earlier: FloatArray | None = None
     ) -> None:
-        self.extras = {
-            name: IndexLosses(ranks, num_samples, known) for name, known in extras.items()
-        }
-        self._ranks = ranks
+        super().__init__(num_channels)
         self._num_samples = num_samples
-        self._values = None if earlier is None else torch.from_numpy(earlier)
+        self._ranks = ranks
+        self._buffer = None if earlier is None else torch.from_numpy(earlier)
         self._merged = earlier is not None or ranks.world_size == 1
 
-    def record(self, index: torch.Tensor, values: torch.Tensor, *, finite: bool) -> None:
-        """Write the losses of the samples ``index``; ``finite`` if all are known to be finite."""
-        if self._values is None:
-            self._values = _unvisited(self._num_samples, index.device)
-        elif self._values.device != index.device:
-            self._values = self._values.to(index.device)
-        if not finite:  # a loss of minus infinity does not mean that the sample was not visited
-            values = values.nan_to_num(_UNSCORED, _UNSCORED, _UNSCORED)
-        if values.dtype is not torch.float32 or values.device != index.device:
-            values = values.to(index.device, torch.float32)
-        if self._ranks.world_size > 1:
-            # A loader that pads its last batches visits some samples twice, perhaps on two ranks.
-            # As in an exchange, the larger loss counts, whether or not there was one in between.
-            values = torch.maximum(values, self._values[index])
-        self._values.index_copy_(0, index, values)
-        self._merged = self._ranks.world_size == 1
+    def record(
+        self, index: torch.Tensor, reported: Sequence[torch.Tensor], *, finite: bool = False
+    ) -> None:
+        """Write what the samples ``index`` report; ``finite`` if all scores are known to be finite."""
+        channels = self._channels
+        if not channels or channels[0].device != index.device:
+            channels = self._on(index.device, self._num_samples)
+        for number, (channel, values) in enumerate(zip(channels, reported, strict=True)):
+            stored = values.to(index.device, torch.float32)
+            if not finite or number:
+                # A loss of minus infinity does not mean that the sample was not visited.
+                stored = stored.clamp(min=_LOWEST)
+            if self._ranks.world_size > 1:
+                # A loader that pads its last batches visits some samples twice, perhaps on two ranks.
+                # As in an exchange, the larger loss counts, whether or not there was one in between.
+                stored = torch.maximum(stored, channel.index_select(0, index))
+            channel.index_copy_(0, index, stored)
+        self._known, self._merged = None, self._ranks.world_size == 1
 
     def record_nothing(self, index: torch.Tensor) -> None:
         """Mark samples as visited without a score."""
-        self.record(index, torch.full(index.shape, _UNSCORED, device=index.device), finite=True)
-        for extra in self.extras.values():
-            extra.record_nothing(index)
-
-    def _all(self) -> torch.Tensor:
-        if self._values is None:
-            self._values = _unvisited(self._num_samples, torch.device("cpu"))
-        return self._values
+        nothing = torch.full(index.shape, _UNSCORED, device=index.device)
+        self.record(index, [nothing] * self._num_channels)
 
     def discard(self) -> None:
         """Do nothing: an index cannot refer to the wrong sample."""
 
     def exchange(self) -> None:
         """See :class:`Losses`."""
-        self._values = self._ranks.communicator.maximum(self._all())
-        self._merged = True
-        for extra in self.extras.values():
-            extra.exchange()
+        merged = self._ranks.communicator.maximum(torch.from_numpy(self.known()))
+        self._buffer, self._channels = merged.cpu(), ()
+        self._known, self._merged = self._buffer.numpy(), True
 
     def visited(self) -> int | None:
         """See :class:`Losses`."""
@@ -221,39 +241,38 @@ class IndexLosses:
 
     def visited_here(self) -> int:
         """How many samples were visited as far as this rank knows; waits for the device."""
-        return int((self._all() != _UNVISITED).sum())
+        return int(was_visited(self.known()[0]).sum())
 
-    def known(self) -> FloatArray:
-        """See :class:`Losses`."""
-        losses: FloatArray = self._all().cpu().numpy()
+    def _fetch(self) -> FloatArray:
+        if self._buffer is None:
+            self._on(torch.device("cpu"), self._num_samples)
+        assert self._buffer is not None
+        losses: FloatArray = self._buffer.cpu().numpy()
+        for channel in losses:
+            _clean(channel, keep=_UNVISITED)
         return losses
 
-    def blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
-        """See :class:`Losses`."""
-        losses = self.known()
-        for start in range(0, len(losses), _BLOCK):
-            block = losses[start : start + _BLOCK]
-            finite = np.isfinite(block)
-            if finite.all():
-                yield slice(start, start + len(block)), block
-            else:
-                yield start + np.flatnonzero(finite), block[finite]
-
-
-def unscored(losses: FloatArray) -> int:
-    """How many passes gave no score: the loss was not finite, or the batch was skipped."""
-    blocks = range(0, len(losses), _BLOCK)
-    return sum(int((losses[at : at + _BLOCK] == _UNSCORED).sum()) for at in blocks)
+    def _rows(self, start: int, stop: int) -> Rows:
+        return slice(start, stop)
 
 
 def was_visited(losses: FloatArray) -> npt.NDArray[np.bool_]:
-    """Which of a checkpoint's losses by index belong to visited samples."""
+    """Which losses belong to visited samples."""
     visited: npt.NDArray[np.bool_] = losses != _UNVISITED
     return visited
 
 
+def _clean(losses: FloatArray, keep: float | None = None) -> None:
+    """Turn everything that is no score into ``_UNSCORED``, in place, except for ``keep``."""
+    for start in range(0, len(losses), _BLOCK):
+        block = losses[start : start + _BLOCK]
+        usable = np.isfinite(block) & (block != _LOWEST)
+        if not usable.all():
+            block[~usable if keep is None else ~usable & (block != keep)] = _UNSCORED
+
+
 @torch.inference_mode(False)  # a buffer must outlive the mode in which it is created
-def _unvisited(count: int, device: torch.device) -> torch.Tensor:
+def _unvisited(shape: tuple[int, int], device: torch.device) -> torch.Tensor:
     if device.type == "cpu":  # numpy asks for huge pages: faster random access
-        return torch.from_numpy(np.full(count, _UNVISITED, np.float32))
-    return torch.full((count,), _UNVISITED, dtype=torch.float32, device=device)
+        return torch.from_numpy(np.full(shape, _UNVISITED, np.float32))
+    return torch.full(shape, _UNVISITED, dtype=torch.float32, device=device)

@@ -56,13 +56,13 @@ def check_data_length(walk: Walk, num_samples: int) -> None:
         )
 
 
-def rest_of_batch(updated: int, walk: Walk) -> int:
-    """How many samples ``skip()`` skips."""
+def rest_of_batch(call: str, updated: int, walk: Walk) -> int:
+    """How many samples of the current batch have no update yet, or an error if that is unknown."""
     rest = walk.rest_of_batch(updated)
     if rest is None:
         raise RuntimeError(
-            "skip() cannot tell the size of the batch from this loader. Expected skip(count) with "
-            "the number of its samples."
+            f"{call} cannot tell the size of the batch from this loader. Expected skip(count) with "
+            "the number of its samples, or a loader with batch_sampler=train_data.batch_sampler(…)."
         )
     return rest
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from infobatch import checks
+from infobatch.epoch import boundary
 from infobatch.epoch.course import Course
+from infobatch.epoch.losses import IndexLosses, was_visited
 from infobatch.epoch.run import Run
 from infobatch.per_sample import PerSample
 
@@ -48,27 +49,23 @@ class Refresher:
     ) -> None:
         """See :meth:`infobatch.Pruner.refresh`."""
         planner = self._course.planner
-        if planner.channels:
-            extras = checks.check_extras(
-                "refresh", losses, extras, planner.channels, planner.policy
-            )
-        run, samples, values = self._checked(losses, index, scores)
-        channels = [(extras or {})[name].detach().float().cpu() for name in planner.channels]
-        samples, columns = _exchanged(run, samples, torch.stack([values, *channels]))
-        memory, shard = self._course.current_memory(), run.plan.shard
-        rows = ((samples - shard.first) // shard.step).numpy()
-        _, first = np.unique(rows, return_index=True)
-        rows, table = rows[first], columns.numpy()[:, first]
-        for channel, known in zip((None, *planner.channels), table, strict=True):
-            finite = np.isfinite(known)
-            memory.fold([(rows[finite], known[finite])], run.epoch, channel)
-        self._old_scores(run)[rows] = False
-        self._count(run, rows)
+        others = checks.check_extras("refresh", losses, extras, planner.channels, planner.policy)
+        run, rows, values = self._checked(losses, index, scores)
+        recorded = IndexLosses(1 + len(others), run.plan.num_samples, run.ranks)
+        recorded.record(rows, [values.detach().cpu(), *(other.cpu() for other in others)])
+        if run.ranks.world_size > 1:
+            run.ranks.communicator.meet("refresh()", _TOGETHER)
+            if not run.ranks.sharded:
+                recorded.exchange()
+        boundary.fold(recorded, self._course.current_memory(), run)
+        refreshed = was_visited(recorded.known()[0])
+        self._old_scores(run)[refreshed] = False
+        self._count(run, refreshed)
 
     def _checked(
         self, losses: torch.Tensor | PerSample, index: torch.Tensor, scores: torch.Tensor | None
     ) -> tuple[Run, torch.Tensor, torch.Tensor]:
-        """The finished epoch, and the samples and scores to record, or an error."""
+        """The finished epoch, and the rows and scores to record, or an error."""
         if isinstance(losses, PerSample):
             scores = losses.scores if scores is None else scores
             losses = losses.losses
@@ -84,24 +81,24 @@ class Refresher:
         values = losses if scores is None else scores
         checks.check_scores(values, losses, call="refresh")
         samples = checks.check_index("refresh", index, losses).cpu()
-        self._check_left_out(run, samples)
-        return run, samples, values.detach().float().cpu()
+        return run, self._rows(run, samples), values
 
-    def _check_left_out(self, run: Run, samples: torch.Tensor) -> None:
+    def _rows(self, run: Run, samples: torch.Tensor) -> torch.Tensor:
+        """The rows of samples, or an error if the epoch has not left one of them out."""
         first, step = run.plan.shard
-        waiting = self._old_scores(run)
-        rows = ((samples - first) // step).numpy()
-        fits = (samples.numpy() - first) % step == 0
-        fits &= (rows >= 0) & (rows < len(waiting))
-        fits[fits] = waiting[rows[fits]]
+        waiting = torch.from_numpy(self._old_scores(run))
+        rows = (samples - first) // step
+        fits = ((samples - first) % step == 0) & (rows >= 0) & (rows < len(waiting))
+        fits[fits.clone()] = waiting[rows[fits]]
         if not fits.all():
-            wrong = samples[torch.from_numpy(~fits)].tolist()
+            wrong = samples[~fits].tolist()
             raise ValueError(
                 f"refresh(index=…) got sample {wrong[0]}"
                 + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
                 + f", expected samples that epoch {run.epoch} has left out and that were not refreshed "
                 "yet: those of left_out."
             )
+        return rows
 
     def _old_scores(self, run: Run) -> Mask:
         """Which rows the epoch has left out and have not been refreshed."""
@@ -109,15 +106,15 @@ class Refresher:
             self._waiting = (weakref.ref(run), _left_out(run))
         return self._waiting[1]
 
-    def _count(self, run: Run, rows: npt.NDArray[Any]) -> None:
+    def _count(self, run: Run, refreshed: Mask) -> None:
         """Add the forward passes to the epoch's record."""
         course, ranks = self._course, run.ranks
-        last = course.history[-1]
+        last, count = course.history[-1], refreshed.sum()
         cost = course.planner.cost
-        spent = np.array([len(rows), len(rows), last.full], np.float64)
+        spent = np.array([count, count, last.full], np.float64)
         if cost is not None:
             costs = cost[run.plan.shard.first :: run.plan.shard.step]
-            spent[1:] = np.sum(costs[rows], dtype=np.float64), np.sum(costs, dtype=np.float64)
+            spent[1:] = np.sum(costs[refreshed], dtype=np.float64), np.sum(costs, dtype=np.float64)
         if ranks.sharded and ranks.world_size > 1:
             full = spent[2]
             spent = ranks.communicator.sum(spent)
@@ -134,24 +131,3 @@ def _left_out(run: Run) -> Mask:
     mask = np.ones(run.plan.num_samples, np.bool_)
     mask[run.plan.rows(run.plan.codes)] = False
     return mask
-
-
-def _exchanged(
-    run: Run, samples: torch.Tensor, columns: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What all ranks refreshed, in rank order, if every rank has all scores. Collective."""
-    ranks = run.ranks
-    if ranks.world_size == 1:
-        return samples, columns
-    ranks.communicator.meet("refresh()", _TOGETHER)
-    if ranks.sharded:
-        return samples, columns
-    counts = ranks.communicator.gather(torch.tensor([len(samples)])).flatten().tolist()
-    longest = max(counts)
-    row = torch.zeros(1 + len(columns), longest, dtype=torch.float64)  # exact for any index
-    row[0, : len(samples)] = samples
-    row[1:, : len(samples)] = columns
-    rows = ranks.communicator.gather(row.flatten()).cpu().reshape(len(counts), *row.shape)
-    parts = [rows[rank, :, :count] for rank, count in enumerate(counts)]
-    table = torch.cat(parts, dim=1)
-    return table[0].long(), table[1:].float()

@@ -19,7 +19,7 @@ class Route:
     others, in the first ``offset`` positions of each rank. All ranks have equally many positions,
     of which the last may be repeats; ``shard`` are this rank's codes without repeats. ``counts``
     are the numbers of positions of each rank without repeats, ``full_counts`` those of an epoch
-    over all data.
+    over all data, and ``longest`` the positions of the rank that has most.
     """
 
     def __init__(self, plan: Plan, ranks: Ranks, left: npt.NDArray[Any]) -> None:
@@ -47,17 +47,21 @@ class Route:
             whole_route = plan.codes[(visited + ranks.rank) % ranks.walkers :: ranks.walkers]
         # From the start of this rank's whole route, including what was visited before a resume.
         self._repeats = whole_route if len(whole_route) else plan.codes
-        self.length = int(self.counts.max())
+        self.length = self.longest = int(self.counts.max())
         self.all_real = int(self.counts.min())  # positions that are not repeats on any rank
 
     def __len__(self) -> int:
         return self.length
 
+    def pad(self, multiple: int) -> None:
+        """Add repeats until the number of positions is a multiple of ``multiple``."""
+        self.length = -(-self.longest // multiple) * multiple
+
     def codes(self, start: int, stop: int) -> npt.NDArray[Any]:
         """The codes at some positions."""
         codes = self.shard[start:stop]
         missing = stop - start - len(codes)
-        if missing:  # another rank has more: add repeats, the same ones after a resume
+        if missing:  # add repeats, the same ones after a resume
             repeats = np.resize(self._repeats, stop - self._repeats_from)
             codes = np.append(codes, repeats[-missing:])
         return codes

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.losses import (
-    NO_EXTRAS,
-    Earlier,
-    IndexLosses,
-    Losses,
-    PositionLosses,
-    unscored,
-    was_visited,
-)
+from infobatch.epoch.losses import IndexLosses, Losses, PositionLosses, was_visited
 from infobatch.epoch.matching import check_claim, rest_of_batch
 from infobatch.epoch.progress import Progress
 from infobatch.epoch.route import Route
 from infobatch.epoch.walk import Walk
-from infobatch.epoch.weights import Weights, weighted_mean, weighted_mean_at
+from infobatch.epoch.weights import Weights, check_planned, weighted_mean, weights_at
 from infobatch.plan import FloatArray, Plan
 from infobatch.plan.batching import ShrunkBatches
+
+Reported = Sequence[torch.Tensor]  # a batch's scores, and what else it reports, detached
+
+
+class Resumed(NamedTuple):
+    """The part of an epoch that a loaded checkpoint has made."""
+
+    losses: FloatArray  # a row per channel
+    form: str  # of the losses
+    largest_batch: int
 
 
 class Run:
     """The running epoch's plan, as seen by one rank, and the losses recorded in it.
 
-    ``earlier`` are the losses of a loaded checkpoint, in the form ``losses_by``; ``extras`` are the
-    names of the values reported besides the scores, with the checkpoint's values.
+    ``channels`` are the names of the values reported besides the scores.
     """
 
     def __init__(
@@ -38,45 +41,36 @@ class Run:
         epoch: int,
         plan: Plan,
         ranks: Ranks,
-        *,
-        earlier: FloatArray | None = None,
-        losses_by: str = "position",
-        largest_batch: int = 0,
-        extras: Earlier = NO_EXTRAS,
+        channels: Sequence[str] = (),
+        resumed: Resumed | None = None,
     ) -> None:
         self.epoch = epoch
         self.plan = plan
         self.ranks = ranks
         self.updated = 0  # samples of this rank that were updated or skipped
-        self.largest_batch = largest_batch  # the most samples in an update
+        self.largest_batch = 0 if resumed is None else resumed.largest_batch  # in one update
         self.closed = False  # its losses are part of the memory
         self.walk: Walk | None = None
-        self._last: tuple[int, int] | None = None
         self.check_at = 0  # it cannot be complete before this many samples were updated
-        self._earlier, self._earlier_by, self._extras = earlier, losses_by, extras
         self.losses: Losses | None = None
+        self.channels, self._resumed = channels, resumed
+        self._last: tuple[int, int] | None = None
+        self._cut_for: Walk | None = None  # whose batches the weights are cut into
+        self._index: torch.Tensor | None = None  # a copy to a device may read it for a while
         left = plan.codes
-        if earlier is not None and losses_by == "index":
-            self.losses = IndexLosses(ranks, plan.num_samples, earlier, extras)
-            left = plan.codes[~was_visited(earlier)[plan.rows(plan.codes)]]
-        elif earlier is not None:
-            left = plan.codes[len(earlier) :]
+        if resumed is not None:
+            if resumed.form == "index":
+                left = left[~was_visited(resumed.losses[0])[plan.rows(left)]]
+            else:
+                left = left[resumed.losses.shape[1] :]
         self.route = Route(plan, ranks, left)
-        if earlier is not None and losses_by == "position":
-            self.losses = PositionLosses(self.route, earlier, extras)
+        if resumed is not None:
+            self.losses = self.losses_by(resumed.form, resumed.losses)
         self.weights = Weights(self.route)
 
     def on(self, ranks: Ranks) -> Run:
         """Return the same epoch, not begun, for another set of ranks."""
-        return Run(
-            self.epoch,
-            self.plan,
-            ranks,
-            earlier=self._earlier,
-            losses_by=self._earlier_by,
-            largest_batch=self.largest_batch,
-            extras=self._extras,
-        )
+        return Run(self.epoch, self.plan, ranks, self.channels, self._resumed)
 
     def continue_with(self, walk: Walk) -> None:
         """Let an earlier iterator of this epoch be the one that counts."""
@@ -87,39 +81,37 @@ class Run:
     # Reports from the training loop.
 
     def update(
-        self,
-        losses: torch.Tensor,
-        plain: torch.Tensor,
-        scores: torch.Tensor | None,
-        index: torch.Tensor | None,
-        extras: Mapping[str, torch.Tensor] | None,
+        self, losses: torch.Tensor, reported: Reported, index: torch.Tensor | None, *, by_loss: bool
     ) -> torch.Tensor:
-        """Record a batch and return its weighted mean; ``plain`` are the detached losses."""
-        values = plain if scores is None else scores.detach()
+        """Record a batch and return its weighted mean; ``by_loss`` if its losses are the scores."""
         if index is not None:
+            index = self._on(losses.device, index)
             loss, finite = self._mean_at("update", losses, index)
-            if not self.closed:  # repeats in the last batch were recorded before
-                by_index = self._by_index()
-                by_index.record(index, values, finite=finite and scores is None)
-                if extras is not None:
-                    for name in self._extras:
-                        by_index.extras[name].record(index, extras[name].detach(), finite=False)
-                self._count(index.shape[0])
+            self._record_at(index, reported, finite=finite and by_loss)
             return loss
-        count = losses.shape[0]
-        start = self._claim("update()", count)
-        by_position = self._by_position()
-        by_position.record(values, start, count)
-        if extras is not None:
-            for name in self._extras:
-                by_position.extras[name].record(extras[name].detach(), start, count)
+        start, count = self._record("update()", reported)
         return weighted_mean(losses, self.weights.scaled(start, count, losses))
+
+    def record(self, reported: Reported, index: torch.Tensor | None) -> None:
+        """Record a batch whose weighted mean the loop has computed itself."""
+        if index is None:
+            self._record("record()", reported)
+        else:
+            index = self._on(reported[0].device, index)
+            self._weights_at("record", index, torch.float32)
+            self._record_at(index, reported)
+
+    def batch_weights(self, index: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+        """The weights of the next batch, or of the samples ``index``."""
+        if index is not None:
+            return self._weights_at("batch_weights", self._on(device, index), torch.float32)
+        self._cut()
+        return self.weights.of_batch(self.updated, self.rest_of_batch("batch_weights()"), device)
 
     def reweight(self, losses: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
         """The weighted mean for a second forward pass of the last batch."""
         if index is not None:
-            size = self.plan.num_samples
-            return weighted_mean_at("reweight", self.weights, index, losses, size)[0]
+            return self._mean_at("reweight", losses, self._on(losses.device, index))[0]
         if self._last is None or self._last[1] != len(losses):
             size_of_last = None if self._last is None else self._last[1]
             raise RuntimeError(
@@ -135,24 +127,55 @@ class Run:
 
     def skip_at(self, index: torch.Tensor) -> None:
         """Skip samples without a score."""
-        self._mean_at("skip", torch.zeros(index.shape, device=index.device), index)
+        if isinstance(self.losses, IndexLosses):
+            index = self._on(self.losses.device or index.device, index)
+        self._weights_at("skip", index, torch.float32)
         if not self.closed:
             self._by_index().record_nothing(index)
+            self._count(index.shape[0])
+
+    def _record(self, call: str, reported: Reported) -> tuple[int, int]:
+        """Record the next positions; return the first, and how many."""
+        count = reported[0].shape[0]
+        start = self._claim(call, count)
+        self._by_position().record(start, count, reported)
+        return start, count
+
+    def _record_at(self, index: torch.Tensor, reported: Reported, *, finite: bool = False) -> None:
+        """Record some samples; ``finite`` if all their scores are known to be finite."""
+        if not self.closed:  # repeats in the last batch were recorded before
+            self._by_index().record(index, reported, finite=finite)
             self._count(index.shape[0])
 
     def _mean_at(
         self, call: str, losses: torch.Tensor, index: torch.Tensor
     ) -> tuple[torch.Tensor, bool]:
         """The weighted mean by sample, and whether all losses are known to be finite."""
+        weights = self._weights_at(call, index, losses.dtype, check=False)
+        loss = weighted_mean(losses, weights / index.shape[0])
+        if losses.device.type != "cpu":
+            return loss, False
+        mean = loss.item()
+        if math.isnan(mean):
+            check_planned(call, weights, index)
+        return loss, math.isfinite(mean)
+
+    def _weights_at(
+        self, call: str, index: torch.Tensor, dtype: torch.dtype, *, check: bool = True
+    ) -> torch.Tensor:
+        """The weights by sample; on a CPU, where a ``check`` is cheap, only of this epoch's samples."""
         self._check_form()
         if not self.updated:
             self._begin_updates(by_index=True)
-        return weighted_mean_at(call, self.weights, index, losses, self.plan.num_samples)
+        weights = weights_at(call, self.weights, index, dtype, self.plan.num_samples)
+        if check and index.device.type == "cpu":
+            check_planned(call, weights, index)
+        return weights
 
-    def rest_of_batch(self) -> int:
+    def rest_of_batch(self, call: str) -> int:
         """How many samples of the current batch have no update yet."""
         assert self.walk is not None
-        return rest_of_batch(self.updated, self.walk)
+        return rest_of_batch(call, self.updated, self.walk)
 
     def _claim(self, call: str, count: int) -> int:
         """Claim the next positions and return the first."""
@@ -174,27 +197,51 @@ class Run:
     def _begin_updates(self, *, by_index: bool) -> None:
         """Note what is known about the loader when the first losses of the epoch arrive."""
         walk = self.walk
-        if walk is not None:
-            if not by_index:
-                walk.note_first_update()
-            self.weights.cut_into(walk.batches)
+        self._cut()
+        if walk is not None and by_index and walk.pads:
+            raise RuntimeError(
+                "update(index=…) got a batch of batch_sampler(pad=True), expected the form without "
+                "index: the index cannot tell the repeats of a padded batch, whose weight is 0, from "
+                "the samples. Use pad=False, or leave index= out."
+            )
+        if walk is not None and not by_index:
+            walk.note_first_update()
         known = None if walk is None else walk.deliverable
         self.check_at = sys.maxsize if known is None else known
+
+    def _cut(self) -> None:
+        if self.walk is not None and self.walk is not self._cut_for:
+            self.weights.cut_into(self.walk.batches)
+            self._cut_for = self.walk
+
+    def _on(self, device: torch.device, index: torch.Tensor) -> torch.Tensor:
+        if index.device == device:
+            return index
+        self._index = index
+        return index.to(device, non_blocking=True)
 
     def _count(self, count: int) -> None:
         self.updated += count
         self.largest_batch = max(self.largest_batch, count)
 
     def _by_position(self) -> PositionLosses:
-        if self.losses is None:
-            self.losses = PositionLosses(self.route, extras=self._extras)
-        assert isinstance(self.losses, PositionLosses)
-        return self.losses
+        losses = self.losses_by("position")
+        assert isinstance(losses, PositionLosses)
+        return losses
 
     def _by_index(self) -> IndexLosses:
+        losses = self.losses_by("index")
+        assert isinstance(losses, IndexLosses)
+        return losses
+
+    def losses_by(self, form: str, earlier: FloatArray | None = None) -> Losses:
+        """The losses in the form "position" or "index"; none but ``earlier`` ones at first."""
         if self.losses is None:
-            self.losses = IndexLosses(self.ranks, self.plan.num_samples, extras=self._extras)
-        assert isinstance(self.losses, IndexLosses)
+            channels = 1 + len(self.channels)
+            if form == "index":
+                self.losses = IndexLosses(channels, self.plan.num_samples, self.ranks, earlier)
+            else:
+                self.losses = PositionLosses(channels, self.route, earlier)
         return self.losses
 
     def _check_form(self) -> None:
@@ -268,7 +315,7 @@ class Run:
 
     def unscored(self) -> int:
         """How many of the passes known to this rank gave no score."""
-        return 0 if self.losses is None else unscored(self.losses.known())
+        return 0 if self.losses is None else self.losses.unscored()
 
     def progress(self) -> Progress:
         """The progress of the epoch, for schedules."""
@@ -294,10 +341,5 @@ class Run:
         if not self.by_index and self.ranks.sharded:
             before = len(self.plan) - len(self.route.left)
             done = before + min(self.updated, len(self.route.shard))
-        extras = self.losses.extras.items()
-        values = {name: extra.known()[:done].copy() for name, extra in extras}
-        return self.losses.known()[:done].copy(), values
-
-    def losses_by(self, form: str) -> Losses:
-        """The losses in the form "position" or "index"; empty if none have been recorded yet."""
-        return self._by_index() if form == "index" else self._by_position()
+        scores, *extras = self.losses.known()[:, :done].copy()
+        return scores, dict(zip(self.channels, extras, strict=True))

@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 from infobatch.checks import check_count, check_shrink
 from infobatch.epoch.course import Course
 from infobatch.epoch.loader_state import ReadPosition
-from infobatch.epoch.walk import Walk, batches_of
+from infobatch.epoch.walk import Cut, Walk
 
 Shrink = Literal["epoch", "batch"]
 
@@ -96,7 +96,14 @@ class PlanBatchSampler(Sampler[list[int]]):
     """
 
     def __init__(
-        self, sampler: PlanSampler, batch_size: int, drop_last: bool, shrink: Shrink, even: bool
+        self,
+        sampler: PlanSampler,
+        batch_size: int,
+        *,
+        drop_last: bool,
+        shrink: Shrink,
+        even: bool,
+        pad: bool,
     ) -> None:
         why = "a batch has at least one sample"
         batch_size = check_count("batch_sampler(): batch_size", batch_size, why)
@@ -106,33 +113,28 @@ class PlanBatchSampler(Sampler[list[int]]):
                 "batch_sampler(even=True) got drop_last=True, expected drop_last=False: there is no "
                 "smaller last batch to drop."
             )
+        if pad and (drop_last or even or shrink == "batch"):
+            raise ValueError(
+                f"batch_sampler(pad=True) got drop_last={drop_last}, even={even}, shrink={shrink!r}, "
+                'expected drop_last=False, even=False and shrink="epoch": padding makes every batch '
+                "as large as the first, and the others change sizes or drop the last batch."
+            )
         self.sampler = sampler
         self.batch_size = batch_size if shrink == "epoch" and not even else None
-        self.even = even
         self.drop_last = drop_last
         self.shrink = shrink
         self.full_batch_size = batch_size
+        self._cut = Cut(batch_size, drop_last, shrink == "batch", even, pad)
 
     def __iter__(self) -> Iterator[list[int]]:
         walk, course = Walk(), self.sampler.pruner._course
-        batches = walk.in_batches(
-            course.begin,
-            course.check_turn,
-            size=self.full_batch_size,
-            drop_last=self.drop_last,
-            shrinks=self.shrink == "batch",
-            even=self.even,
-        )
+        batches = walk.in_batches(course.begin, course.check_turn, self._cut)
         walk.held_by(batches)
         return batches
 
     def __len__(self) -> int:
-        shrinks = self.shrink == "batch"
-        route = self.sampler.pruner._course.length(shrinks=shrinks)
-        if route is None:
-            return 0
-        size, drop_last = self.full_batch_size, self.drop_last
-        return len(batches_of(route, size, drop_last=drop_last, shrinks=shrinks, even=self.even))
+        route = self.sampler.pruner._course.length(shrinks=self._cut.shrinks)
+        return 0 if route is None else len(self._cut.batches(route))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch; a second call with the same number changes nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from infobatch.epoch.route import Route
 from infobatch.loaders.asking import AskingLoader, find_asking_loader
@@ -14,6 +14,32 @@ from infobatch.plan.batching import Batches, EvenBatches, FixedBatches, ShrunkBa
 
 _BLOCK = 1 << 14  # indices turned into Python numbers at a time
 Begin = Callable[["Walk"], Route | None]
+
+
+class Cut(NamedTuple):
+    """How a route is cut into batches of ``size`` samples; see :meth:`infobatch.Pruner.batch_sampler`."""
+
+    size: int
+    drop_last: bool = False
+    shrinks: bool = False
+    even: bool = False
+    pad: bool = False
+
+    def batches(self, route: Route) -> Batches:
+        """The batches of a route."""
+        if self.shrinks:
+            full = int(route.full_counts.max())
+            return ShrunkBatches(
+                self.size,
+                self.drop_last,
+                len(route),
+                full=full,
+                offset=route.offset,
+                even=self.even,
+            )
+        if self.even:
+            return EvenBatches(self.size, len(route), offset=route.offset)
+        return FixedBatches(self.size, self.drop_last, len(route))
 
 
 class Walk:
@@ -40,6 +66,7 @@ class Walk:
         self.batch_size: int | None = None
         self.drop_last = False
         self.shrinks = False
+        self.pads = False
         self.left = False  # the loop is known to have left before the end
         self.left_after_update = False  # and it had reported every batch that it took
 
@@ -83,6 +110,7 @@ class Walk:
         route = self._begin(begin)
         if route is None:  # an epoch that is over already
             return
+        route.pad(1)
         if self.drop_last:
             self._set_batch_size(self._requests)
         for start in range(0, len(route), _BLOCK):
@@ -96,19 +124,16 @@ class Walk:
         self,
         begin: Begin,
         check_turn: Callable[[Walk], None],
-        *,
-        size: int,
-        drop_last: bool,
-        shrinks: bool,
-        even: bool,
+        cut: Cut,
     ) -> Iterator[list[int]]:
         """Begin the epoch and issue its indices, a batch at a time."""
-        self.drop_last, self.shrinks, self._requests = drop_last, shrinks, 1
+        self.drop_last, self.shrinks, self.pads = cut.drop_last, cut.shrinks, cut.pad
+        self._requests = 1
         route = self._begin(begin)
         if route is None:
             return
-        self._set_batch_size(size, even=even)
-        assert self.batches is not None
+        route.pad(cut.size if cut.pad else 1)
+        self.batch_size, self.batches = cut.size, cut.batches(route)
         for batch in range(len(self.batches)):
             check_turn(self)
             start, self._block_end = self.batches.bounds(batch)
@@ -120,12 +145,10 @@ class Walk:
         self._route = begin(self)
         return self._route
 
-    def _set_batch_size(self, size: int, *, even: bool = False) -> None:
+    def _set_batch_size(self, size: int) -> None:
         assert self._route is not None
         self.batch_size = size
-        self.batches = batches_of(
-            self._route, size, drop_last=self.drop_last, shrinks=self.shrinks, even=even
-        )
+        self.batches = Cut(size, drop_last=self.drop_last).batches(self._route)
 
     # What is known about the loop.
 
@@ -166,9 +189,7 @@ class Walk:
         """How many indices the loader takes in total; 0 before the walk has begun."""
         if self._route is None:
             return 0
-        if self.drop_last and self.batches is not None:
-            return self.batches.deliverable
-        return self._route.length
+        return self._route.length if self.batches is None else self.batches.deliverable
 
     @property
     def deliverable(self) -> int | None:
@@ -239,13 +260,3 @@ class Walk:
         if self.batches is not None:
             return self.batches.end(updated) - updated
         return self.issued - updated if self.asked_by_batch else None
-
-
-def batches_of(route: Route, size: int, *, drop_last: bool, shrinks: bool, even: bool) -> Batches:
-    """Divide a route into batches."""
-    if shrinks:
-        full = int(route.full_counts.max())
-        return ShrunkBatches(size, drop_last, len(route), full=full, offset=route.offset, even=even)
-    if even:
-        return EvenBatches(size, len(route), offset=route.offset)
-    return FixedBatches(size, drop_last, len(route))

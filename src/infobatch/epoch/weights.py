@@ -1,7 +1,4 @@
-"""The weight of a sample in the mean that ``update`` returns to a training loop.
-
-Weights are returned divided by the number of samples, so that the weighted mean is one dot product.
-"""
+"""The weights of an epoch's samples, on the device where the losses are."""
 
 from __future__ import annotations
 
@@ -19,7 +16,11 @@ _ALIGNED = 16  # weights between addresses that are aligned like a new tensor's
 
 
 class _Chunk(NamedTuple):
-    """The weights of the positions from start to stop; scaled ones are weights / batch."""
+    """The weights of the positions from start to stop; scaled ones are weights / batch.
+
+    ``source`` is what ``weights`` are copied from: on some devices (MPS) the copy may still be
+    reading it when ``to`` has returned, so it must not be freed before.
+    """
 
     start: int
     stop: int
@@ -27,19 +28,19 @@ class _Chunk(NamedTuple):
     losses_dtype: torch.dtype
     weights: torch.Tensor
     scaled: torch.Tensor
+    source: torch.Tensor
 
 
 class _Table(NamedTuple):
-    """Each sample's weight class, and the weights of the classes for some batch size."""
+    """The weights by row; NaN for those that the plan leaves out."""
 
-    batch: int
     losses_dtype: torch.dtype
-    classes: torch.Tensor
-    scaled: torch.Tensor
+    weights: torch.Tensor
+    source: torch.Tensor
 
 
 class Weights:
-    """The weights along a route, on the device where the losses are.
+    """The weights along a route.
 
     If batches shrink with the epoch, the mean over a smaller batch is multiplied by the ratio of
     the sizes, so that in effect it is divided by the full batch's size.
@@ -63,94 +64,102 @@ class Weights:
             self._shrunk, self._whole = batches, False
 
     def scaled(self, start: int, count: int, like: torch.Tensor) -> torch.Tensor | None:
-        """Weight / count for some positions, on the losses' device; None if all weights are 1."""
+        """Weight / count for some positions, so that the weighted mean is one dot product.
+
+        None if all weights are 1. On the device of the losses ``like``, in at least their precision.
+        """
         stop = start + count
         in_tail = stop > self._route.all_real
         if self._whole and not in_tail:
             return None
-        chunk = self._chunk
-        if (
-            chunk is None
-            or start < chunk.start
-            or stop > chunk.stop
-            or like.dtype is not chunk.losses_dtype
-            or like.device != chunk.weights.device
-        ):
-            chunk = self._chunk = self._unpack(start, stop, like)
+        chunk = self._chunk_with(start, stop, like.dtype, like.device)
         if count == chunk.batch and not in_tail:
             scaled = chunk.scaled[start - chunk.start : stop - chunk.start]
             # The exact bits of a dot product depend on the alignment of its operands, and a resumed
             # epoch unpacks its weights from another position.
             return scaled.clone() if (start - chunk.start) % _ALIGNED else scaled
-        # Ranks average their means, repeats included; the global batch has only the real samples.
-        real = int((self._route.counts - start).clip(0, count).sum())
         weights = chunk.weights[start - chunk.start : stop - chunk.start]
         # A division, as in the chunk, to get the same bits whichever batch the chunk was made for.
-        return weights / (real / len(self._route.counts))
+        return weights / self._divisor(start, count)
 
-    def scaled_at(self, index: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The same for the samples ``index``; NaN for those that this epoch's plan leaves out."""
+    def of_batch(self, start: int, count: int, device: torch.device) -> torch.Tensor:
+        """The weights of some positions, float32: their product with the losses has the right mean."""
+        stop = start + count
+        in_tail = stop > self._route.all_real
+        if self._whole and not in_tail:
+            return torch.ones(count, device=device)
+        chunk = self._chunk_with(start, stop, torch.float32, device)
+        weights = chunk.weights[start - chunk.start : stop - chunk.start]
+        return weights * (count / self._divisor(start, count)) if in_tail else weights
+
+    def of_samples(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The weights of the samples ``index``, on its device; NaN where the plan leaves one out."""
         table = self._table
+        if table is None or table.losses_dtype is not dtype or table.weights.device != index.device:
+            table = self._table = self._tabulate(dtype, index.device)
+        return table.weights.index_select(0, index)
+
+    def _divisor(self, start: int, count: int) -> float:
+        """What the sum over a batch is divided by.
+
+        Ranks average their means, repeats included; the global batch has only the real samples.
+        """
+        real = int((self._route.counts - start).clip(0, count).sum())
+        return real / len(self._route.counts)
+
+    def _chunk_with(
+        self, start: int, stop: int, dtype: torch.dtype, device: torch.device
+    ) -> _Chunk:
+        chunk = self._chunk
         if (
-            table is None
-            or table.batch != index.shape[0]
-            or table.losses_dtype is not like.dtype
-            or table.classes.device != like.device
+            chunk is None
+            or start < chunk.start
+            or stop > chunk.stop
+            or dtype is not chunk.losses_dtype
+            or device != chunk.weights.device
         ):
-            table = self._table = self._tabulate(index.shape[0], like)
-        if self._shrunk is not None:  # every sample has its own weight
-            return table.scaled.index_select(0, index)
-        return table.scaled.index_select(0, table.classes.index_select(0, index).int())
+            chunk = self._chunk = self._unpack(start, stop, dtype, device)
+        return chunk
 
     @torch.inference_mode(False)
-    def _unpack(self, start: int, stop: int, like: torch.Tensor) -> _Chunk:
+    def _unpack(self, start: int, stop: int, dtype: torch.dtype, device: torch.device) -> _Chunk:
         count = stop - start
-        stop = min(max(stop, start + _AT_ONCE), len(self._route))
+        if device.type != "xla":  # which would compile a program for each slice of a chunk
+            stop = min(max(stop, start + _AT_ONCE), len(self._route))
         plan = self._route.plan
         codes = self._route.codes(start, stop)
         classes = codes >> codes.dtype.type(plan.row_bits)
         signed = classes.view(np.int32 if classes.dtype == np.uint32 else np.int64)
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        by_class = torch.from_numpy(plan.class_weights).to(dtype)
-        weights = by_class.index_select(0, torch.from_numpy(signed))
+        by_class = torch.from_numpy(plan.class_weights).to(
+            torch.promote_types(dtype, torch.float32)
+        )
+        source = by_class.index_select(0, torch.from_numpy(signed))
         if self._shrunk is not None:
             factors = self._shrunk.factors(np.arange(start, stop))
-            weights *= torch.from_numpy(factors).to(dtype)
-        weights[max(len(self._route.shard) - start, 0) :] = 0.0  # repeats
-        weights = weights.to(like.device, non_blocking=True)
-        return _Chunk(start, stop, count, like.dtype, weights, weights / count)
+            source *= torch.from_numpy(factors).to(source.dtype)
+        source[max(len(self._route.shard) - start, 0) :] = 0.0  # repeats
+        weights = source.to(device, non_blocking=True)
+        return _Chunk(start, stop, count, dtype, weights, weights / count, source)
 
     @torch.inference_mode(False)
-    def _tabulate(self, batch: int, like: torch.Tensor) -> _Table:
+    def _tabulate(self, dtype: torch.dtype, device: torch.device) -> _Table:
         plan = self._route.plan
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        if self._shrunk is not None:
-            left = self._route.left
-            factors = self._shrunk.factors(np.arange(len(left)) // len(self._route.counts))
-            by_row = np.full(plan.num_samples, np.nan)
-            by_row[plan.rows(plan.codes)] = plan.class_weights[plan.classes(plan.codes)]
-            by_row[plan.rows(left)] *= factors  # a repeat of what a checkpoint visited has none
-            scaled = torch.from_numpy(by_row).to(like.device, dtype) / batch
-            return _Table(batch, like.dtype, scaled, scaled)
-        if self._table is not None and self._table.classes.device == like.device:
-            classes = self._table.classes
-        else:
-            class_of = np.full(plan.num_samples, len(plan.class_weights), np.uint8)
-            class_of[plan.rows(plan.codes)] = plan.classes(plan.codes)
-            classes = torch.from_numpy(class_of).to(like.device)
-        scaled = torch.from_numpy(np.append(plan.class_weights, np.nan)) / batch
-        return _Table(batch, like.dtype, classes, scaled.to(like.device, dtype))
+        source = torch.full((plan.num_samples,), math.nan, dtype=dtype)
+        by_row, left = source.numpy(), self._route.left
+        for codes in np.array_split(plan.codes, -(-len(plan) // _AT_ONCE)):
+            by_row[plan.rows(codes)] = plan.class_weights[plan.classes(codes)]
+        if self._shrunk is not None:  # a repeat of what a checkpoint visited has no factor
+            positions = np.arange(len(left)) // len(self._route.counts)
+            by_row[plan.rows(left)] *= self._shrunk.factors(positions)
+        return _Table(dtype, source.to(device, non_blocking=True), source)
 
 
-def weighted_mean_at(
-    call: str, weights: Weights, index: torch.Tensor, losses: torch.Tensor, num_samples: int
-) -> tuple[torch.Tensor, bool]:
-    """The weighted mean by sample, and whether all losses are known to be finite.
-
-    On a CPU, where the check costs nothing, raise at samples that the plan leaves out.
-    """
+def weights_at(
+    call: str, weights: Weights, index: torch.Tensor, dtype: torch.dtype, num_samples: int
+) -> torch.Tensor:
+    """The weights by sample; raise at an index that no sample has, where that can be seen."""
     try:
-        scaled = weights.scaled_at(index, losses)
+        return weights.of_samples(index, torch.promote_types(dtype, torch.float32))
     except (IndexError, RuntimeError) as error:
         if int(index.min()) >= 0 and int(index.max()) < num_samples:
             raise  # something else is wrong
@@ -158,20 +167,18 @@ def weighted_mean_at(
             f"{call}(index=…) got indices from {int(index.min())} to {int(index.max())}, expected "
             f"0 to {num_samples - 1}. Pass the index that the batch of Indexed carries."
         ) from error
-    loss = weighted_mean(losses, scaled)
-    if losses.device.type != "cpu":
-        return loss, False
-    mean = loss.item()
-    if math.isnan(mean):
-        foreign = index[scaled.isnan()].tolist()
-        if foreign:
-            raise IndexError(
-                f"{call}(index=…) got samples that this epoch's plan leaves out: {foreign[:5]}"
-                f"{' …' if len(foreign) > 5 else ''}. Expected batches of this epoch, from a loader "
-                "with this pruner's sampler; a batch that was fetched before set_epoch() belongs to "
-                "the previous epoch."
-            )
-    return loss, math.isfinite(mean)
+
+
+def check_planned(call: str, weights: torch.Tensor, index: torch.Tensor) -> None:
+    """Raise at samples that this epoch's plan leaves out; waits for the device."""
+    foreign = index[weights.isnan()].tolist()
+    if foreign:
+        raise IndexError(
+            f"{call}(index=…) got samples that this epoch's plan leaves out: {foreign[:5]}"
+            f"{' …' if len(foreign) > 5 else ''}. Expected batches of this epoch, from a loader "
+            "with this pruner's sampler; a batch that was fetched before set_epoch() belongs to "
+            "the previous epoch."
+        )
 
 
 def weighted_mean(losses: torch.Tensor, scaled: torch.Tensor | None) -> torch.Tensor:
