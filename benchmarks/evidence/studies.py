@@ -243,6 +243,19 @@ def biased_study(study: Study, task: str, setting: str) -> Study:
     )
 
 
+def probe_study(study: Study, task: str, layer: str, others: str) -> Study:
+    """Pruning by measured gradients, beside the rules that go by the losses."""
+    question = follow_up(
+        study,
+        f"probe-{study.task}",
+        f"Pruning by measured gradients: {task}",
+        f"`auto:probe={layer}` keeps samples in proportion to the norms of their gradients at the output of that layer, which "
+        f"`infobatch.Probe` measures in every backward pass; `{NOISE}` is the same rule with sizes from the losses. {study.says}",
+        f"full,{others},auto:probe={layer}",
+    )
+    return replace(question, lengths=study.lengths)
+
+
 def architecture_study(network: str, title: str, optimizer: str) -> Study:
     """Table 6 for one network."""
     return Study(
@@ -350,21 +363,38 @@ COVERTYPE = frontier_study(
     lengths=LONGER,
 )
 
+CAMVID = frontier_study(
+    "camvid",
+    "CamVid (segmentation), AdamW",
+    "Segmentation (the paper's Figure 4a: UperNet on ADE20K, mIoU 41.1 with 60% of the iterations, 40.7 with all). 367 street scenes of CamVid at 90 × "
+    "120, flipped, an encoder-decoder with an auxiliary head, AdamW, 12 epochs.",
+    "0.004,0.008,0.016",
+    3,
+    "scale=2",
+    "epochs=12",
+    rate_seeds=2,
+)
+
+MAE = frontier_study(
+    "mae",
+    "CIFAR-10 (masked autoencoder), AdamW",
+    "Pretraining (the paper's Table 3: 24.8% saved with ViT-B on ImageNet-1K without loss), judged by a linear probe. 5,000 images of "
+    "CIFAR-10, three quarters of the patches masked, a ViT, AdamW, 10 epochs. The grid was moved down after a look at validation "
+    "splits.",
+    "0.0005,0.001,0.002",
+    3,
+    "images=5000",
+    "epochs=10",
+    noise=f"{NOISE}:gradient=root",
+    lengths=FEWER,
+    rate_seeds=1,
+)
+
 STUDIES = (
     DEMO,
     CIFAR10,
     COVERTYPE,
-    frontier_study(
-        "camvid",
-        "CamVid (segmentation), AdamW",
-        "Segmentation (the paper's Figure 4a: UperNet on ADE20K, mIoU 41.1 with 60% of the iterations, 40.7 with all). 367 street scenes of CamVid at 90 × "
-        "120, flipped, an encoder-decoder with an auxiliary head, AdamW, 12 epochs.",
-        "0.004,0.008,0.016",
-        3,
-        "scale=2",
-        "epochs=12",
-        rate_seeds=2,
-    ),
+    CAMVID,
     frontier_study(
         "diffusion",
         "Fashion-MNIST (diffusion), AdamW",
@@ -383,20 +413,7 @@ STUDIES = (
         rate_seeds=1,
         rate_length=1,
     ),
-    frontier_study(
-        "mae",
-        "CIFAR-10 (masked autoencoder), AdamW",
-        "Pretraining (the paper's Table 3: 24.8% saved with ViT-B on ImageNet-1K without loss), judged by a linear probe. 5,000 images of "
-        "CIFAR-10, three quarters of the patches masked, a ViT, AdamW, 10 epochs. The grid was moved down after a look at validation "
-        "splits.",
-        "0.0005,0.001,0.002",
-        3,
-        "images=5000",
-        "epochs=10",
-        noise=f"{NOISE}:gradient=root",
-        lengths=FEWER,
-        rate_seeds=1,
-    ),
+    MAE,
     few_epochs_study(
         "alpaca",
         "Alpaca",
@@ -435,6 +452,9 @@ STUDIES = (
         sizes_study("cifar10", 0.2, f"{SMALL_RESNET}, rate 0.2", norms=norms, rates="0.2")
         for norms in (False, True)
     ),
+    probe_study(CAMVID, "CamVid", "to_eighth_size", f"{NOISE},auto"),
+    probe_study(CIFAR10, "CIFAR-10", "3", NOISE),
+    probe_study(MAE, "masked autoencoder", "vit.layers.1", f"{NOISE}:gradient=root"),
     biased_study(COVERTYPE, "Covertype", ROWS),
     biased_study(CIFAR10, "CIFAR-10", SMALL_RESNET),
     annealing_study(DEMO, "Fashion-MNIST", f"{SMALL_CNN}, SGD"),

@@ -19,6 +19,7 @@ from infobatch.policies import (
     SoftPrune,
 )
 from infobatch.policies.options import Options
+from infobatch.probe import Probe
 from infobatch.pruner import Pruner
 from infobatch.savings import Savings, StreamSavings
 from infobatch.schedule import paced
@@ -38,6 +39,7 @@ __all__ = [
     "PerSample",
     "Plan",
     "Policy",
+    "Probe",
     "PrunedLoader",
     "Pruner",
     "QuantilePrune",
