@@ -111,7 +111,7 @@ def restore_runs(study: Study, stored: Path, out: Path) -> None:
         for run in read_results(stored).runs
         if run.arm in arms and run.length in lengths and run.seed < study.seeds
     }
-    if (stored / GRID_FILE).exists():
+    if study.learning_rates is not None and (stored / GRID_FILE).exists():
         for stored_run in json.loads((stored / GRID_FILE).read_text()):
             run = from_json(Record, stored_run)
             if run.arm in arms:

@@ -258,6 +258,19 @@ def biased_study(study: Study, task: str, setting: str) -> Study:
     )
 
 
+def probe_study(study: Study, task: str, layer: str, others: str) -> Study:
+    """Pruning by measured gradients, beside the rules that go by the losses."""
+    question = follow_up(
+        study,
+        f"probe-{study.task}",
+        f"Pruning by measured gradients: {task}",
+        f"`auto:probe={layer}` keeps samples in proportion to the norms of their gradients at the output of that layer, which "
+        f"`infobatch.Probe` measures in every backward pass; `{NOISE}` is the same rule with sizes from the losses. {study.says}",
+        f"full,{others},auto:probe={layer}",
+    )
+    return replace(question, lengths=study.lengths)
+
+
 def architecture_study(network: str, title: str, optimizer: str) -> Study:
     """Table 6 for one network."""
     return Study(
@@ -275,6 +288,33 @@ def architecture_study(network: str, title: str, optimizer: str) -> Study:
             f"network={network}",
             f"optimizer={optimizer.lower()}",
         ),
+    )
+
+
+def sizes_study(task: str, save: float, setting: str, *, norms: bool, rates: str | None) -> Study:
+    """What stands in for the size of a gradient, at equal passes: the loss by two formulas, or ‖softmax − target‖."""
+    rule = f"importance:save={save:g}:delta=1.0"
+    arms = f"{rule}:gradient=score" if norms else f"{rule},{rule}:gradient=root"
+    return Study(
+        f"sizes-{'norms-' * norms}{task}",
+        f"What stands in for the gradient: {'‖softmax − target‖' if norms else 'two formulas'}, {task}",
+        "Importance sampling with a budget, so that every arm makes the same number of passes at the same learning rate, with sizes "
+        + (
+            f"‖softmax − target‖. The seeds are those of [the two formulas](sizes-{task}.md); what came out is on the page of "
+            "[the noise budget](../policies/noise.md#which-formula)"
+            if norms
+            else f"1 − exp(−loss) or (`gradient=root`) √loss. [The same with ‖softmax − target‖](sizes-norms-{task}.md); what came out "
+            "is on the page of [the noise budget](../policies/noise.md#which-formula)"
+        )
+        + f". Stated before the first run: {setting}; the comparison is the mean difference between arms with the same seed.",
+        task,
+        f"full,{arms}",
+        10 if task == "fashion" else 5,
+        learning_rates=rates,
+        options=(*(CIFAR10.options if task == "cifar10" else ()), *(("score=gradient",) * norms)),
+        rate_seeds=None if rates is None else 1,
+        rate_length=None if rates is None else 0.4,
+        reuses=DEMO.name if task == "fashion" and not norms else None,
     )
 
 
@@ -414,6 +454,35 @@ FLAGSHIP = Study(
     in_readme=True,
 )
 
+CAMVID = frontier_study(
+    "camvid",
+    "CamVid (segmentation), AdamW",
+    "Segmentation (the paper's Figure 4a: UperNet on ADE20K, mIoU 41.1 with 60% of the iterations, 40.7 with all). 367 street scenes of CamVid at 90 × "
+    "120, flipped, an encoder-decoder with an auxiliary head, AdamW, 12 epochs.",
+    "0.004,0.008,0.016",
+    3,
+    "scale=2",
+    "epochs=12",
+    rate_seeds=2,
+    in_readme=False,
+)
+
+MAE = frontier_study(
+    "mae",
+    "CIFAR-10 (masked autoencoder), AdamW",
+    "Pretraining (the paper's Table 3: 24.8% saved with ViT-B on ImageNet-1K without loss), judged by a linear probe. 5,000 images of "
+    "CIFAR-10, three quarters of the patches masked, a ViT, AdamW, 10 epochs. The grid was moved down after a look at validation "
+    "splits.",
+    "0.0005,0.001,0.002",
+    3,
+    "images=5000",
+    "epochs=10",
+    noise=f"{NOISE}:gradient=root",
+    lengths=FEWER,
+    rate_seeds=1,
+    in_readme=False,
+)
+
 STUDIES = (
     DEMO,
     FRESH,
@@ -422,18 +491,7 @@ STUDIES = (
     WIDE_CIFAR10,
     FLAGSHIP,
     COVERTYPE,
-    frontier_study(
-        "camvid",
-        "CamVid (segmentation), AdamW",
-        "Segmentation (the paper's Figure 4a: UperNet on ADE20K, mIoU 41.1 with 60% of the iterations, 40.7 with all). 367 street scenes of CamVid at 90 × "
-        "120, flipped, an encoder-decoder with an auxiliary head, AdamW, 12 epochs.",
-        "0.004,0.008,0.016",
-        3,
-        "scale=2",
-        "epochs=12",
-        rate_seeds=2,
-        in_readme=False,
-    ),
+    CAMVID,
     frontier_study(
         "diffusion",
         "Fashion-MNIST (diffusion), AdamW",
@@ -453,21 +511,7 @@ STUDIES = (
         rate_length=1,
         in_readme=False,
     ),
-    frontier_study(
-        "mae",
-        "CIFAR-10 (masked autoencoder), AdamW",
-        "Pretraining (the paper's Table 3: 24.8% saved with ViT-B on ImageNet-1K without loss), judged by a linear probe. 5,000 images of "
-        "CIFAR-10, three quarters of the patches masked, a ViT, AdamW, 10 epochs. The grid was moved down after a look at validation "
-        "splits.",
-        "0.0005,0.001,0.002",
-        3,
-        "images=5000",
-        "epochs=10",
-        noise=f"{NOISE}:gradient=root",
-        lengths=FEWER,
-        rate_seeds=1,
-        in_readme=False,
-    ),
+    MAE,
     frontier_study(
         "camvid",
         "CamVid (segmentation), long training, AdamW",
@@ -526,6 +570,17 @@ STUDIES = (
         LENGTHS,
         "0.1,0.2,0.4",
     ),
+    *(
+        sizes_study("fashion", 0.4, f"{SMALL_CNN}, SGD, rate 0.2", norms=norms, rates=None)
+        for norms in (False, True)
+    ),
+    *(
+        sizes_study("cifar10", 0.2, f"{SMALL_RESNET}, rate 0.2", norms=norms, rates="0.2")
+        for norms in (False, True)
+    ),
+    probe_study(CAMVID, "CamVid", "to_eighth_size", f"{NOISE},auto"),
+    probe_study(CIFAR10, "CIFAR-10", "3", NOISE),
+    probe_study(MAE, "masked autoencoder", "vit.layers.1", f"{NOISE}:gradient=root"),
     biased_study(COVERTYPE, "Covertype", ROWS),
     annealing_study(DEMO, "Fashion-MNIST", f"{SMALL_CNN}, SGD"),
     annealing_study(COVERTYPE, "Covertype", ROWS),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import IterableDataset
 
-from infobatch.per_sample import PerSample
+from infobatch.per_sample import GRADIENT, PerSample
 
 Rows = torch.Tensor | np.ndarray[Any, Any]  # one value per sample
 
@@ -112,14 +112,19 @@ def check_extras(
     extras: Mapping[str, torch.Tensor] | None,
     needed: Sequence[str],
     policy: object,
-) -> list[torch.Tensor]:
-    """Return the values reported besides the losses, detached, or raise an error if a batch lacks one."""
+) -> list[torch.Tensor | None]:
+    """Return the values reported besides the losses, detached, or raise an error if a batch lacks one.
+
+    The sizes of gradients are None if they are not reported: every rule can do without them.
+    """
     if isinstance(losses, PerSample):
         extras = {**losses.extras, **(extras or {})}
         losses = losses.losses
     known = extras or {}
     for name in needed:
         values = known.get(name)
+        if values is None and name == GRADIENT:
+            continue
         if values is None:
             raise ValueError(
                 f"{call}() got no {name!r} for its samples, which {policy!r} needs. Pass "
@@ -132,7 +137,7 @@ def check_extras(
                 f"{call}(extras=…) got {got} for {name!r}, expected one value per sample: a tensor "
                 f"of shape {tuple(losses.shape)}."
             )
-    return [known[name].detach() for name in needed]
+    return [known[name].detach() if name in known else None for name in needed]
 
 
 def check_rows(

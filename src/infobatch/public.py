@@ -21,6 +21,7 @@ from infobatch.policies import (
     SoftPrune,
 )
 from infobatch.policies.options import Options
+from infobatch.probe import Probe
 from infobatch.pruner import Pruner
 from infobatch.savings import Savings, StreamSavings
 from infobatch.schedule import paced
@@ -42,6 +43,7 @@ __all__ = [
     "PerSample",
     "Plan",
     "Policy",
+    "Probe",
     "PrunedLoader",
     "Pruner",
     "QuantilePrune",

@@ -180,7 +180,9 @@ class KeyedPruner:
         hashes = self._hashes("update", key, len(losses))
         weights = self._weights(hashes, key)
         plain = (losses if scores is None else scores).detach()
-        self._record.add(hashes, {SCORE: plain, **dict(zip(channels, others, strict=True))})
+        unknown = plain.new_full((), torch.nan).expand(plain.shape)
+        values = [unknown if other is None else other for other in others]
+        self._record.add(hashes, {SCORE: plain, **dict(zip(channels, values, strict=True))})
         if weights is None:
             return losses.mean()
         dtype = torch.promote_types(losses.dtype, torch.float32)
