@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo  # torch.compiler.disable, but imports Dynamo when called
 
 from infobatch.checks import check_count
 from infobatch.per_sample import PerSample
@@ -150,7 +151,7 @@ class Probe:
 
     # The hooks.
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a hook within a compiled graph would not be called
+    @_disable_dynamo  # a hook within a compiled graph would not be called
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """Prepare for the gradient of this output, if it will have one."""
         tensor = next(_tensors(output), None)
