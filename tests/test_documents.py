@@ -346,11 +346,14 @@ def test_no_page_with_python_escapes():
         ("docs/policies/noise.md", "spreads_summary.py"),
         ("docs/coresets.md", "coresets_summary.py"),
         ("docs/few-epochs.md", "warm_sweep_summary.py"),
+        ("docs/streamed.md", "keyed_summary.py"),
+        ("docs/streamed.md", "streamed_summary.py"),
         ("docs/grpo.md", "grpo_summary.py"),
         ("docs/grpo.md", "grpo_summary.py benchmarks/results/grpo_sums_solved.json"),
         ("docs/results/score-noise.md", "score_noise_summary.py"),
         ("docs/results/seconds.md", "seconds_summary.py"),
         ("docs/recipes.md", "airbench_tuning_summary.py"),
+        ("docs/lab.md", "evidence/coverage.py --stored"),
     ],
 )
 def test_tables_are_what_was_measured(page, script):

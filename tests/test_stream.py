@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import infobatch
 from infobatch import StreamPruner
@@ -21,7 +21,8 @@ def batches(count, size=32, seed=0, scale=lambda step: 1.0):
         yield torch.from_numpy(rng.lognormal(0.0, 1.0, size) * scale(step)).float()
 
 
-def test_the_expected_gradient_is_that_of_the_whole_batch():
+@pytest.mark.parametrize("options", [{"keep": KEEP}, {"count": 5}], ids=str)
+def test_the_expected_gradient_is_that_of_the_whole_batch(options):
     """A z-test in each coordinate, over draws that all meet the same batch in the same state."""
     torch.manual_seed(0)
     x, y = torch.randn(12, 5), torch.randint(3, (12,))
@@ -30,7 +31,7 @@ def test_the_expected_gradient_is_that_of_the_whole_batch():
     (whole,) = torch.autograd.grad(losses.mean(), model.weight)
     gradients = []
     for seed in range(3000):
-        kept = StreamPruner(KEEP, seed=seed).select(losses.detach())
+        kept = StreamPruner(**options, seed=seed).select(losses.detach())
         part = nn.functional.cross_entropy(model(x[kept.index]), y[kept.index], reduction="none")
         (gradient,) = torch.autograd.grad(kept.mean(part), model.weight)
         gradients.append(gradient)
@@ -40,10 +41,10 @@ def test_the_expected_gradient_is_that_of_the_whole_batch():
     assert gradients.std(0).max() > 0.01
 
 
-OPTIONS = [{}, {"max_noise": 0.5}, {"window": 40}]
+SHARES = [{"keep": KEEP}, {"keep": KEEP, "max_noise": 0.5}, {"keep": KEEP, "window": 40}]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", [*SHARES, {"count": 6}], ids=str)
 def test_the_expected_sum_is_that_of_all_batches_while_c_is_tracked(options):
     """A z-test of each batch of a stream whose losses fall, with one that is not usable."""
     stream = list(batches(12, 16, scale=lambda step: 0.8**step))
@@ -51,7 +52,7 @@ def test_the_expected_sum_is_that_of_all_batches_while_c_is_tracked(options):
     values = torch.from_numpy(np.random.default_rng(1).normal(1, 1, (12, 16))).float()
     sums = torch.zeros(200, 12)
     for seed in range(len(sums)):
-        pruner = StreamPruner(KEEP, seed=seed, **options)
+        pruner = StreamPruner(seed=seed, **options)
         for step, scores in enumerate(stream):
             kept = pruner.select(scores)
             sums[seed, step] = kept.mean(values[step][kept.index])
@@ -62,12 +63,12 @@ def test_the_expected_sum_is_that_of_all_batches_while_c_is_tracked(options):
     assert abs(z.mean()) * math.sqrt(len(z)) < 4  # nor do small errors add up
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", SHARES, ids=str)
 def test_probabilities_do_not_depend_on_earlier_draws(options):
     """If c followed the number of samples that were drawn, it would depend on them."""
     weights = []
     for seed in range(3):
-        pruner = StreamPruner(KEEP, seed=seed, **options)
+        pruner = StreamPruner(seed=seed, **options)
         by_sample = torch.full((50, 32), math.nan)
         for step, scores in enumerate(batches(50)):
             kept = pruner.select(scores)
@@ -105,8 +106,8 @@ def test_a_hard_batch_keeps_more_than_an_easy_one():
 
 def noise_of(pruner, scores):
     """The noise that the probabilities of the scores in the window add, by their definition."""
-    usable = torch.ones(len(scores), dtype=torch.bool)
-    chances = pruner._probabilities(scores.double(), usable)
+    scores = scores.double().numpy()
+    chances = pruner._probabilities(scores)
     return float((scores**2 / chances).sum() / (scores**2).sum() - 1)
 
 
@@ -215,15 +216,16 @@ def saved_and_loaded(state):
 
 
 @pytest.mark.parametrize("stop", [1, 30, 99])
-def test_a_resumed_pruner_makes_the_same_draws(stop):
+@pytest.mark.parametrize("options", [{"keep": KEEP, "max_noise": 0.3, "window": 100}, {"count": 9}])
+def test_a_resumed_pruner_makes_the_same_draws(stop, options):
     stream = list(batches(120))
     stream[7][2] = math.nan
-    whole = StreamPruner(KEEP, seed=5, max_noise=0.3, window=100)
+    whole = StreamPruner(seed=5, **options)
     expected = [whole.select(scores) for scores in stream]
-    first = StreamPruner(KEEP, seed=5, max_noise=0.3, window=100)
+    first = StreamPruner(seed=5, **options)
     for scores in stream[:stop]:
         first.select(scores)
-    second = StreamPruner(KEEP, seed=5, max_noise=0.3, window=100)
+    second = StreamPruner(seed=5, **options)
     second.load_state_dict(saved_and_loaded(first.state_dict()))
     for scores, kept in zip(stream[stop:], expected[stop:], strict=True):
         again = second.select(scores)
@@ -250,27 +252,97 @@ def test_the_global_generators_are_left_alone():
     assert (np.random.get_state()[1] == numpy_before).all()  # noqa: NPY002
 
 
-class Waits(TorchDispatchMode):
-    """Counts the operations that make the host wait for the device."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = function.name().removeprefix("aten::").split(".")[0]
-        if name in ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select"):
-            self.names.append(name)
-        return function(*args, **(kwargs or {}))
+@pytest.mark.parametrize("size", [33, 64, 640])
+def test_a_fixed_number_is_kept_of_every_batch(size):
+    pruner = StreamPruner(count=33)
+    for scores in batches(20, size):
+        kept = pruner.select(scores)
+        assert len(kept.index.unique()) == len(kept.weights) == 33
+        assert kept.weights.min() >= 1
+        assert kept.weights.sum() == pytest.approx(size, rel=0.6)
+    assert pruner.savings.trained == 20 * 33
 
 
-@pytest.mark.parametrize("options", [{}, {"max_noise": 0.1}])
-def test_select_waits_once_for_the_device(options):
-    pruner = StreamPruner(KEEP, **options)
-    for scores in batches(3):
-        with Waits() as waits:
-            pruner.select(scores)
-        assert waits.names == ["nonzero"]
+def test_a_smaller_batch_is_kept_whole():
+    pruner = StreamPruner(count=33)
+    kept = pruner.select(torch.rand(20))
+    assert kept.index.tolist() == list(range(20))
+    assert kept.weights.tolist() == [1.0] * 20
+    assert pruner.savings.trained == 20
+
+
+def test_a_fixed_number_follows_the_scores():
+    scores = torch.cat([torch.full((90,), 0.01), torch.full((10,), 5.0)])
+    hard = sum(
+        (StreamPruner(count=20, seed=seed).select(scores).index >= 90).sum() for seed in range(20)
+    )
+    assert hard == 20 * 10
+    equal = StreamPruner(count=20).select(torch.zeros(100))
+    assert equal.weights.mean() == pytest.approx(5, rel=0.3)
+
+
+def test_a_fixed_number_adds_no_more_noise_than_a_share():
+    def error(pruner):
+        errors = []
+        for scores in batches(300, 256):
+            kept = pruner.select(scores)
+            signs = torch.ones(256).index_fill(0, torch.arange(0, 256, 2), -1.0)
+            sums = (kept.weights * (scores * signs)[kept.index]).sum() - (scores * signs).sum()
+            errors.append(sums.square())
+        return float(torch.stack(errors).mean().sqrt())
+
+    assert error(StreamPruner(count=77)) < 1.15 * error(StreamPruner(77 / 256))
+
+
+@pytest.mark.parametrize("number", [3, 12])
+def test_a_fixed_number_includes_samples_without_a_usable_score(number):
+    """With weight 1 if there is room for them, else by an unbiased draw among them."""
+    pruner = StreamPruner(count=8)
+    scores = torch.rand(40)
+    scores[:number] = torch.tensor([math.nan, math.inf, -1.0] * 4)[:number]
+    kept = pruner.select(scores)
+    assert (kept.index < number).sum() == min(number, 8)
+    assert kept.weights.isfinite().all()
+    if number < 8:
+        assert kept.weights[kept.index < number].tolist() == [1.0] * number
+    assert pruner.savings.unscored == number
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("options", [{"keep": KEEP}, {"count": 100}], ids=str)
+def test_autocast_changes_nothing(options, dtype):
+    """A matrix product under autocast in float16 would overflow at these losses."""
+    scores = next(batches(1, 256)) * 1e3
+    plain, cast = StreamPruner(**options), StreamPruner(**options)
+    expected = plain.select(scores)
+    with torch.autocast("cpu", dtype):
+        kept = cast.select(scores)
+        mean = kept.mean(scores[kept.index])
+    assert torch.equal(kept.index, expected.index)
+    assert torch.equal(mean, expected.mean(scores[expected.index]))
+
+
+@pytest.mark.parametrize("options", [{"keep": KEEP}, {"count": 10}], ids=str)
+def test_scores_may_come_from_inference_mode(options):
+    with torch.inference_mode():
+        kept = StreamPruner(**options).select(next(batches(1)))
+    losses = torch.ones(len(kept), requires_grad=True)
+    kept.mean(losses).backward()
+    assert torch.equal(losses.grad, kept.weights / 32)
+
+
+def test_the_rank_is_that_of_the_data_parallel_group():
+    """Ranks that share a batch make the same draw: here two of them, in groups of their own."""
+    scores = next(batches(1, 200))
+    torch.distributed.init_process_group("fake", rank=3, world_size=4, store=FakeStore())
+    try:
+        group = torch.distributed.new_group([1, 3])
+        kept = StreamPruner(KEEP, process_group=group).select(scores)
+        alone = StreamPruner(KEEP).select(scores)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert torch.equal(kept.index, StreamPruner(KEEP, rank=1).select(scores).index)
+    assert torch.equal(alone.index, StreamPruner(KEEP, rank=3).select(scores).index)
 
 
 def test_the_cost_counts_the_scoring():
@@ -305,6 +377,12 @@ def test_the_mean_keeps_the_losses_dtype(dtype):
         ({"floor": -0.1}, r"StreamPruner\(floor=…\) got -0.1, expected the smallest probability"),
         ({"keep": 0.05}, r"keep=0.05, floor=0.05\): expected a floor below keep"),
         ({"max_noise": 0}, r"max_noise=…\) got 0, expected a number above 0"),
+        ({"count": 1}, r"count got 1, expected an integer >= 2: .* varies without bounds"),
+        ({"count": 8, "keep": 0.3}, r"count=8\) got keep=0.3 and max_noise=None as well"),
+        (
+            {"count": 8, "max_noise": 0.1},
+            r"got keep=None and max_noise=0.1 as well, expected one way",
+        ),
         ({"window": 0}, r"window got 0, expected an integer >= 1"),
         ({"seed": -1}, r"seed got -1, expected an integer >= 0"),
         ({"rank": -1}, r"rank got -1, expected an integer >= 0"),
@@ -320,6 +398,15 @@ def test_arguments_that_raise(options, message):
 def test_scores_that_raise(scores):
     with pytest.raises(ValueError, match=r"select\(\) got .*, expected one score per sample"):
         StreamPruner().select(scores)
+
+
+def test_batches_that_raise():
+    with pytest.raises(
+        ValueError, match=r"count=4, floor=0.05\).select\(\) got 100 scores, of which"
+    ):
+        StreamPruner(count=4).select(torch.rand(100))
+    with pytest.raises(ValueError, match=r"got 16,777,217 scores, expected at most 16,777,216"):
+        StreamPruner().select(torch.empty(2**24 + 1, device="meta"))
 
 
 def test_losses_of_the_whole_batch_raise():

@@ -21,8 +21,9 @@ def check_dataset(call: str, dataset: object) -> None:
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise TypeError(
             f"{call} got {type(dataset).__name__}, expected a data set that is read "
-            "by index: pruning chooses which samples to read. Load the stream into a list or a "
-            "memory-mapped data set first."
+            "by index: pruning chooses which samples to read. If its samples have keys, use "
+            "KeyedPruner, which prunes streamed data before it is decoded (docs/streamed.md); or load the "
+            "stream into a list or a memory-mapped data set first."
         )
     if not hasattr(dataset, "__len__"):
         raise TypeError(
@@ -86,11 +87,23 @@ def check_batch(
         scores = losses.scores if scores is None else scores
         losses = losses.losses
     check_losses(f"{call}()", losses)
+    check_not_captured(call, losses)
     if scores is not None:
         check_scores(scores, losses)
     if index is not None:
         index = check_index(call, index, losses)
     return losses, scores, index
+
+
+def check_not_captured(call: str, losses: torch.Tensor) -> None:
+    """Raise while a CUDA graph is being captured: it would repeat this batch's weights for ever."""
+    if losses.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"{call}() was called while a CUDA graph is being captured, which would freeze this "
+            "batch's samples and weights in it. Expected a captured step that is a pure function: pass "
+            "it batch_weights(), copied into a tensor of its own before each replay, and call "
+            "record(losses) after it, outside of the graph. See docs/accelerators.md."
+        )
 
 
 def check_extras(
@@ -193,6 +206,8 @@ def check_scores(scores: object, losses: torch.Tensor, call: str = "update") -> 
 def check_index(call: str, index: Any, losses: torch.Tensor | None = None) -> torch.Tensor:
     """Return the samples' indices as int64, one for each loss, or raise an error."""
     samples = index if isinstance(index, torch.Tensor) else torch.as_tensor(index)
+    if losses is not None and samples.dtype is torch.int64 and samples.shape == losses.shape:
+        return samples
     if losses is None:  # only the indices themselves
         losses = samples.flatten()
     if samples.is_floating_point() or samples.dtype is torch.bool or samples.shape != losses.shape:
@@ -201,4 +216,4 @@ def check_index(call: str, index: Any, losses: torch.Tensor | None = None) -> to
             f"index for each of the {len(losses)} losses. If a collate function drops samples, "
             "drop their indices with them (see with_index)."
         )
-    return samples if samples.dtype is torch.int64 else samples.to(torch.int64)
+    return samples.to(torch.int64)

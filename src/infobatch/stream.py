@@ -8,17 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
 from infobatch.checks import check_count, check_losses
-from infobatch.plan.importance import slope_for_budget, slope_for_noise, systematic
+from infobatch.plan.importance import priority, slope_for_budget, slope_for_noise, systematic
 from infobatch.savings import FORWARD, StreamSavings
+from infobatch.transfer import send
+
+_Array = npt.NDArray[np.float64]
 
 _VERSION = 1
+_KEEP = 0.5
 _SMALLEST = 1e-20  # replaces a score of 0, relative to the largest: probabilities stay above 0
 _SHARES = (1e-3, 1 - 1e-3)  # bounds: a share that is owed may exceed what can be kept
 _ROUNDING = 1e-9
+_TINY, _HUGE = 1e-30, 1e30  # sizes of samples with a score of 0, and without a usable one
+_EXACT = 1 << 24  # float32 has all integers up to here
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,8 @@ class Kept:
     """The samples of a batch that :meth:`StreamPruner.select` keeps.
 
     Attributes:
-        index: the positions of the kept samples in the batch, in ascending order.
+        index: the positions of the kept samples in the batch; in ascending order, unless their
+            number is fixed.
         weights: one per kept sample: 1 over the probability with which it was kept.
         batch_size: the number of samples in the whole batch.
     """
@@ -59,7 +67,8 @@ class Kept:
                 f"Kept.mean() got {len(losses)} losses, expected one for each of the {len(self)} kept "
                 "samples. Pass x[kept.index] through the model, and not the whole batch."
             )
-        return (losses.float() @ self.weights).to(losses.dtype) / self.batch_size
+        # Unlike a matrix product, this stays in float32 under autocast.
+        return torch.dot(losses.float(), self.weights).to(losses.dtype) / self.batch_size
 
 
 class StreamPruner:
@@ -73,9 +82,16 @@ class StreamPruner:
     Samples whose score is NaN, infinite or negative are kept with weight 1, because nothing is
     known about them, and counted in ``savings.unscored``.
 
+    With ``count``, exactly that many samples are kept of every batch: all shapes are the same, which
+    compiled models and CUDA graphs need, and nothing waits for the device. A batch of at most that
+    many samples is kept whole. The draw is :func:`priority sampling
+    <infobatch.plan.importance.priority>`: also unbiased, with probabilities in proportion to
+    ``floor`` plus the score, and weights of at most about ``1 / floor``.
+
     Args:
-        keep: the share of the samples to train on. Scoring costs a third of a step per sample, so
-            only shares below two thirds save anything.
+        keep: the share of the samples to train on; by default a half. Scoring costs a third of a step
+            per sample, so only shares below two thirds save anything.
+        count: the number of samples to train on of each batch, in place of a share; at least 2.
         max_noise: by how much pruning may raise the gradient noise, ``Σ score²/p ÷ Σ score² − 1`` over
             the window, with the score standing for the size of a sample's gradient. If needed, more
             than ``keep`` is kept. None sets no limit.
@@ -83,11 +99,17 @@ class StreamPruner:
         window: how many of the latest scores ``c`` is computed from.
         seed: the key of the draws; the global random generators are never touched.
         rank: the rank whose draws these are; by default that of torch.distributed, if initialised.
+            Ranks with different batches need different ranks here; ranks that share a batch (tensor,
+            pipeline or context parallelism) have to make the same draw, and so need the same rank,
+            that of their data parallel group, and the same scores to the last bit.
+        process_group: the group in which the default rank is looked up; with model parallelism, the
+            data parallel one.
         forward_cost: what scoring one sample costs, as a share of a training step: less than a third
             if a smaller model does it.
 
     Raises:
-        ValueError: if an argument is out of its range, or ``floor`` is not below ``keep``.
+        ValueError: if an argument is out of its range, ``floor`` is not below ``keep``, or ``count``
+            is combined with ``keep`` or ``max_noise``.
 
     In a loop, score the batch without gradients, then train on what is kept:
     ``kept = pruner.select(losses)``, ``kept.mean(criterion(model(x[kept.index]), y[kept.index])).backward()``.
@@ -102,16 +124,20 @@ class StreamPruner:
 
     def __init__(
         self,
-        keep: float = 0.5,
+        keep: float | None = None,
         *,
+        count: int | None = None,
         seed: int = 0,
         max_noise: float | None = None,
         floor: float = 0.05,
         window: int = 2048,
         rank: int | None = None,
+        process_group: dist.ProcessGroup | None = None,
         forward_cost: float = FORWARD,
     ) -> None:
         self.floor = _share("floor", floor, "the smallest probability of being kept", least=0)
+        self.count = _check_fixed(count, keep, max_noise)
+        keep = _KEEP if keep is None else keep
         self.keep = _share("keep", keep, "the share of the samples to train on", least=0)
         if keep <= floor:
             raise ValueError(
@@ -133,19 +159,21 @@ class StreamPruner:
         self.seed = check_count("StreamPruner(): seed", seed, "it seeds the random draws", least=0)
         if rank is not None:
             rank = check_count("StreamPruner(): rank", rank, "ranks are counted from 0", least=0)
-        self._rank = rank
+        self._rank, self._process_group = rank, process_group
         self.max_noise = max_noise
         self.forward_cost = float(forward_cost)
         self._batches = self._scored = self._trained = 0
-        # Kept on the scores' device: only ``index`` waits for the device.
-        self._recent = torch.empty(0)
-        self._owed = torch.zeros(())  # samples that the budget has left; below 0, it is overdrawn
-        self._unscored = torch.zeros((), dtype=torch.int64)
+        self._unscored: int | torch.Tensor = 0  # with ``count``, counted on the device
+        self._recent: _Array = np.empty(0)
+        self._owed = 0.0  # samples that the budget has left; below 0, it is overdrawn
 
+    @torch.inference_mode(False)  # the weights are for a step with gradients
     def select(self, scores: torch.Tensor) -> Kept:
         """Choose what to train on from a batch.
 
-        Waits for the device once, because only the device knows how many samples are kept.
+        The draw is made on the host, because how many samples are kept depends on the scores: it
+        waits once for the device to copy them there. With ``count`` it is made on the device, and
+        nothing waits.
 
         Args:
             scores: (B,), one number per sample, usually its loss; no gradient is needed.
@@ -154,7 +182,8 @@ class StreamPruner:
             The kept samples and their weights; at least one.
 
         Raises:
-            ValueError: if the scores are not a 1-D tensor with at least one entry.
+            ValueError: if the scores are not a 1-D tensor with at least one entry, or ``count`` is
+                too small for the ``floor``.
         """
         if not isinstance(scores, torch.Tensor) or scores.dim() != 1 or not len(scores):
             got = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
@@ -162,56 +191,102 @@ class StreamPruner:
                 f"StreamPruner.select() got {got}, expected one score per sample: a 1-D tensor. Build "
                 'the criterion with reduction="none" and pass what it returns.'
             )
-        # float64 makes the sums below exact enough; devices without it make do with float32.
-        exact = torch.float32 if scores.device.type == "mps" else torch.float64
-        scores = scores.detach().to(exact)
-        usable = scores.isfinite() & (scores >= 0)
-        probabilities = self._probabilities(scores.where(usable, torch.nan), usable)
         rng = np.random.Generator(np.random.SFC64((self.seed, self._own_rank(), self._batches)))
-        order = torch.from_numpy(rng.permutation(len(scores))).to(scores.device)
-        index = systematic(probabilities, order, rng.random()).nonzero().squeeze(1)
+        scores = scores.detach()
+        kept = self._draw(scores, rng) if self.count is None else self._draw_count(scores, rng)
         self._batches += 1
         self._scored += len(scores)
-        self._trained += len(index)
-        self._unscored = self._unscored.to(scores.device) + (~usable).sum()
-        return Kept(index, 1 / probabilities[index].float(), len(scores))
+        self._trained += len(kept)
+        return kept
 
-    def _probabilities(self, scores: torch.Tensor, usable: torch.Tensor) -> torch.Tensor:
-        """The probability of keeping each sample; scores that are not usable are NaN."""
-        recent = torch.cat([self._recent.to(scores), scores])
+    def _draw(self, scores: torch.Tensor, rng: np.random.Generator) -> Kept:
+        """Draw on the host, in float64 whatever the device has."""
+        size = len(scores)
+        if size > _EXACT:
+            raise ValueError(
+                f"StreamPruner.select() got {size:,} scores, expected at most {_EXACT:,}: the samples "
+                "of one batch."
+            )
+        probabilities = self._probabilities(scores.cpu().double().numpy())
+        drawn = systematic(probabilities, rng.permutation(size), rng.random())
+        index = drawn.nonzero()[0]
+        # In one copy, in which float32 holds the index exactly.
+        rows = np.stack([index, 1 / probabilities[index]]).astype(np.float32)
+        sent = send(torch.from_numpy(rows), scores.device)
+        return Kept(sent[0].long(), sent[1], size)
+
+    def _draw_count(self, scores: torch.Tensor, rng: np.random.Generator) -> Kept:
+        """Draw on the device, with shapes that do not depend on the scores."""
+        size, count = len(scores), self.count
+        assert count is not None
+        if count <= self.floor * size:
+            raise ValueError(
+                f"StreamPruner(count={count}, floor={self.floor}).select() got {size} scores, of which "
+                f"the floor alone keeps {self.floor * size:.1f}. Expected a count above that: raise "
+                "it, or lower the floor."
+            )
+        scores = scores.float()
+        unusable = (scores.sqrt() < torch.inf).logical_not()  # NaN, infinite or negative
+        self._unscored = unusable.sum() + self._unscored
+        if size <= count:
+            index = torch.arange(size, device=scores.device)
+            return Kept(index, torch.ones(size, device=scores.device), size)
+        known = scores.masked_fill(unusable, 0.0)
+        # So many mean scores, added to every score, make the least probability about the floor.
+        smallest = self.floor * size / (count - self.floor * size)
+        sizes = torch.add(known, known.mean(), alpha=smallest) + _TINY
+        uniform = send(torch.from_numpy(1 - rng.random(size, np.float32)), scores.device)
+        return Kept(*priority(sizes.masked_fill(unusable, _HUGE), uniform, count), size)
+
+    def _probabilities(self, scores: _Array) -> _Array:
+        """The probability of keeping each sample."""
+        usable = np.isfinite(scores) & (scores >= 0)
+        self._unscored += len(scores) - int(usable.sum())
+        recent = np.concatenate([self._recent, np.where(usable, scores, np.nan)])
         self._recent = recent[-self.window :]
+        recent = recent[~np.isnan(recent)]
+        if not len(recent):
+            return np.ones(len(scores))
         # In units of the largest score; a score of 0 becomes tiny, to avoid dividing by 0.
-        unit = recent.nan_to_num(0.0).max().clamp(min=_SMALLEST)
-        known = (recent / unit).clamp(min=_SMALLEST).nan_to_num(0.0).sort().values
-        scores = (scores / unit).clamp(min=_SMALLEST)
+        unit = max(recent.max(), _SMALLEST)
+        known = np.sort((recent / unit).clip(min=_SMALLEST))
+        scores = (np.where(usable, scores, 0.0) / unit).clip(min=_SMALLEST)
         # Any surplus or deficit is made up for over the next window.
-        owed = self._owed.to(scores)
-        share = (self.keep + owed / self.window - self.floor) / (1 - self.floor)
-        slope = slope_for_budget(known, share.clamp(*_SHARES) * (known > 0).sum())
+        share = (self.keep + self._owed / self.window - self.floor) / (1 - self.floor)
+        slope = slope_for_budget(known, min(max(share, _SHARES[0]), _SHARES[1]) * len(known))
         chances = self._chances(slope * scores, usable)
-        owed = owed + (self.keep - chances).where(usable, 0.0).sum()
-        self._owed = owed.clamp(-self.window, self.window)
+        owed = self._owed + float((self.keep - chances[usable]).sum())
+        self._owed = min(max(owed, -self.window), self.window)
         if self.max_noise is None:
             return chances
         # What the noise limit keeps beyond the budget is not charged to it.
-        slope = torch.maximum(slope, slope_for_noise(known, self.max_noise))
+        slope = max(slope, slope_for_noise(known, self.max_noise))
         return self._chances(slope * scores, usable)
 
-    def _chances(self, importance: torch.Tensor, usable: torch.Tensor) -> torch.Tensor:
-        chances = self.floor + (1 - self.floor) * importance.clamp(max=1.0)
-        chances = chances.where(usable, 1.0)
+    def _chances(self, importance: _Array, usable: npt.NDArray[np.bool_]) -> _Array:
+        chances = self.floor + (1 - self.floor) * importance.clip(max=1.0)
+        chances = np.where(usable, chances, 1.0)
         # They sum to at least 1, so that at least one sample is drawn.
-        return (chances * ((1 + _ROUNDING) / chances.sum()).clamp(min=1.0)).clamp(max=1.0)
+        raised: _Array = (chances * max((1 + _ROUNDING) / chances.sum(), 1.0)).clip(max=1.0)
+        return raised
 
     def _own_rank(self) -> int:
         if self._rank is None:
-            self._rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+            found = dist.is_available() and dist.is_initialized()
+            self._rank = dist.get_rank(self._process_group) if found else 0
         return self._rank
 
     @property
     def savings(self) -> StreamSavings:
-        """The passes so far, including the forward passes for scoring."""
-        return StreamSavings(self._scored, self._trained, int(self._unscored), self.forward_cost)
+        """The passes so far, including the forward passes for scoring.
+
+        With ``count``, reading it waits for the device.
+        """
+        return StreamSavings(self._scored, self._trained, self._count_unscored(), self.forward_cost)
+
+    def _count_unscored(self) -> int:
+        counted = self._unscored
+        return counted if isinstance(counted, int) else int(counted.cpu())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue from here, bit for bit; one per rank."""
@@ -221,9 +296,9 @@ class StreamPruner:
             "batches": self._batches,
             "scored": self._scored,
             "trained": self._trained,
-            "unscored": int(self._unscored),
-            "recent": self._recent.cpu(),
-            "owed": self._owed.cpu(),
+            "unscored": self._count_unscored(),
+            "recent": torch.from_numpy(self._recent.copy()),
+            "owed": self._owed,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -248,11 +323,11 @@ class StreamPruner:
             )
         self._batches = state["batches"]
         self._scored, self._trained = state["scored"], state["trained"]
-        self._unscored = torch.tensor(state["unscored"])
-        self._recent, self._owed = state["recent"].clone(), state["owed"].clone()
+        self._unscored = state["unscored"]
+        self._recent, self._owed = state["recent"].numpy().copy(), state["owed"]
 
     def _settings(self) -> dict[str, Any]:
-        names = ("keep", "seed", "max_noise", "floor", "window")
+        names = ("keep", "count", "seed", "max_noise", "floor", "window")
         return {name: getattr(self, name) for name in names} | {"rank": self._own_rank()}
 
 
@@ -264,3 +339,16 @@ def _share(name: str, value: Any, what: str, *, least: float) -> float:
             f"StreamPruner({name}=…) got {value!r}, expected {what}, a number from {least} to below 1."
         )
     return float(value)
+
+
+def _check_fixed(count: Any, keep: Any, max_noise: Any) -> int | None:
+    """Return the number of samples to keep of every batch, or None; raise if more is asked for."""
+    if count is None:
+        return None
+    if keep is not None or max_noise is not None:
+        raise ValueError(
+            f"StreamPruner(count={count}) got keep={keep} and max_noise={max_noise} as well, expected "
+            "one way to say how many samples are kept: a fixed number, or a share that follows the scores."
+        )
+    why = "it is how many samples of each batch are trained on, and the weight of a single one varies without bounds"
+    return check_count("StreamPruner(): count", count, why, least=2)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 
 import infobatch
@@ -218,3 +219,21 @@ def test_the_size_of_a_batch_must_be_known():
     next(iter(train_data.sampler))  # no batches
     with pytest.raises(RuntimeError, match=r"^batch_weights\(\) cannot tell the size of the batch"):
         train_data.batch_weights()
+
+
+@pytest.mark.parametrize("call", ["update", "record", "reweight"])
+def test_capture_in_a_cuda_graph_raises_and_names_the_pure_step(call, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    train_data = infobatch.InfoBatch(Numbered(20), 3)
+    next(iter(DataLoader(train_data, 4, sampler=train_data.sampler)))
+    with FakeTensorMode():
+        losses = torch.empty(4, device="cuda")  # as far as it goes without a GPU
+    with pytest.raises(
+        RuntimeError,
+        match=rf"^{call}\(\) was called while a CUDA graph is being captured, which would freeze this "
+        r"batch's samples and weights in it\. Expected a captured step that is a pure function: pass it "
+        r"batch_weights\(\), copied into a tensor of its own before each replay, and call "
+        r"record\(losses\) after it, outside of the graph\. See docs/accelerators\.md\.$",
+    ):
+        getattr(train_data, call)(losses)
+    train_data.update(torch.ones(4))  # nothing was changed

@@ -1,8 +1,7 @@
-"""What holds for every scoring function: any dtype, no waiting for the device, and update takes it."""
+"""What holds for every scoring function: any dtype, and update takes it (tests/accelerators: on a device)."""
 
 import pytest
 import torch
-from test_no_synchronisation import Watch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -129,20 +128,6 @@ def test_any_dtype(name, dtype):
     torch.testing.assert_close(
         result.scores.double(), exact.scores.double(), rtol=1e-3, atol=1e-3, equal_nan=True
     )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_waiting_for_the_device(name):
-    """On the meta device nothing has a value: see test_no_synchronisation."""
-    call, shape, others = cases()[name]
-    output = torch.empty(shape, device="meta", requires_grad=True)
-    others = [value.to("meta") for value in others]
-    with Watch() as watch:
-        result = call(output, *others)
-        result.losses.mean().backward()
-    assert result.scores.device.type == "meta"
-    assert result.scores.dim() == 1
-    assert watch.operations
 
 
 @pytest.mark.parametrize("name", NAMES)

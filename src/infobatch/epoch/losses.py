@@ -109,22 +109,22 @@ class PositionLosses(Losses):
         self._earlier = np.empty((num_channels, 0), np.float32) if earlier is None else earlier
         self._updated = 0
         self._exchanged = False
+        self._lazy = False  # XLA would compile a program for each slice
 
     def record(self, start: int, count: int, reported: Sequence[torch.Tensor]) -> None:
         """Write what some positions report, detached."""
-        device = reported[0].device
         channels = self._channels
-        if not channels or channels[0].device != device:
-            channels = self._begin(device)
+        if not channels or channels[0].device != reported[0].device:
+            channels = self._begin(reported[0].device)
         self._updated = stop = start + count
         # An exchange in the middle of the epoch, for a checkpoint, is now out of date.
         self._known, self._exchanged = None, False
-        for channel, values in zip(channels, reported, strict=True):
-            if device.type == "xla":  # which would compile a program for each slice
-                positions = torch.arange(start, stop).to(device)
+        for channel, values in zip(channels, reported):  # noqa: B905 - checked, and called often
+            if self._lazy:
+                positions = torch.arange(start, stop).to(channel.device)
                 channel.index_copy_(0, positions, values.to(channel.dtype))
             else:
-                channel[start:stop].copy_(values)
+                channel[start:stop] = values
 
     def record_nothing(self, start: int, count: int) -> None:
         """Mark positions as visited without a score."""
@@ -134,7 +134,7 @@ class PositionLosses(Losses):
             channel[start : self._updated].fill_(_UNSCORED)
 
     def _begin(self, device: torch.device) -> Sequence[torch.Tensor]:
-        is_new = self._buffer is None
+        is_new, self._lazy = self._buffer is None, device.type == "xla"
         channels = self._on(device, len(self._route))
         if is_new and self._updated:  # skipped before anything was recorded
             for channel in channels:
@@ -209,9 +209,11 @@ class IndexLosses(Losses):
         channels = self._channels
         if not channels or channels[0].device != index.device:
             channels = self._on(index.device, self._num_samples)
-        for number, (channel, values) in enumerate(zip(channels, reported, strict=True)):
-            stored = values.to(index.device, torch.float32)
-            if not finite or number:
+        for channel, values in zip(channels, reported):  # noqa: B905 - checked, and called often
+            stored = values
+            if values.dtype is not torch.float32 or values.device != index.device:
+                stored = values.to(index.device, torch.float32)
+            if not finite or channel is not channels[0]:
                 # A loss of minus infinity does not mean that the sample was not visited.
                 stored = stored.clamp(min=_LOWEST)
             if self._ranks.world_size > 1:

@@ -15,9 +15,10 @@ from infobatch.epoch.matching import check_claim, rest_of_batch
 from infobatch.epoch.progress import Progress
 from infobatch.epoch.route import Route
 from infobatch.epoch.walk import Walk
-from infobatch.epoch.weights import Weights, check_planned, weighted_mean, weights_at
+from infobatch.epoch.weights import Weights, check_planned, scaled_at, weighted_mean
 from infobatch.plan import FloatArray, Plan
 from infobatch.plan.batching import ShrunkBatches
+from infobatch.transfer import send
 
 Reported = Sequence[torch.Tensor]  # a batch's scores, and what else it reports, detached
 
@@ -56,7 +57,6 @@ class Run:
         self.channels, self._resumed = channels, resumed
         self._last: tuple[int, int] | None = None
         self._cut_for: Walk | None = None  # whose batches the weights are cut into
-        self._index: torch.Tensor | None = None  # a copy to a device may read it for a while
         left = plan.codes
         if resumed is not None:
             if resumed.form == "index":
@@ -85,7 +85,7 @@ class Run:
     ) -> torch.Tensor:
         """Record a batch and return its weighted mean; ``by_loss`` if its losses are the scores."""
         if index is not None:
-            index = self._on(losses.device, index)
+            index = send(index, losses.device)
             loss, finite = self._mean_at("update", losses, index)
             self._record_at(index, reported, finite=finite and by_loss)
             return loss
@@ -97,21 +97,23 @@ class Run:
         if index is None:
             self._record("record()", reported)
         else:
-            index = self._on(reported[0].device, index)
-            self._weights_at("record", index, torch.float32)
+            index = send(index, reported[0].device)
+            self._check_at("record", index)
             self._record_at(index, reported)
 
     def batch_weights(self, index: torch.Tensor | None, device: torch.device) -> torch.Tensor:
         """The weights of the next batch, or of the samples ``index``."""
         if index is not None:
-            return self._weights_at("batch_weights", self._on(device, index), torch.float32)
+            index = send(index, device)
+            self._check_at("batch_weights", index)
+            return self._scaled_at("batch_weights", index, torch.float32) * index.shape[0]
         self._cut()
         return self.weights.of_batch(self.updated, self.rest_of_batch("batch_weights()"), device)
 
     def reweight(self, losses: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
         """The weighted mean for a second forward pass of the last batch."""
         if index is not None:
-            return self._mean_at("reweight", losses, self._on(losses.device, index))[0]
+            return self._mean_at("reweight", losses, send(index, losses.device))[0]
         if self._last is None or self._last[1] != len(losses):
             size_of_last = None if self._last is None else self._last[1]
             raise RuntimeError(
@@ -128,8 +130,8 @@ class Run:
     def skip_at(self, index: torch.Tensor) -> None:
         """Skip samples without a score."""
         if isinstance(self.losses, IndexLosses):
-            index = self._on(self.losses.device or index.device, index)
-        self._weights_at("skip", index, torch.float32)
+            index = send(index, self.losses.device or index.device)
+        self._check_at("skip", index)
         if not self.closed:
             self._by_index().record_nothing(index)
             self._count(index.shape[0])
@@ -138,39 +140,48 @@ class Run:
         """Record the next positions; return the first, and how many."""
         count = reported[0].shape[0]
         start = self._claim(call, count)
-        self._by_position().record(start, count, reported)
+        losses = self.losses
+        if type(losses) is not PositionLosses:
+            losses = self._by_position()
+        losses.record(start, count, reported)
         return start, count
 
     def _record_at(self, index: torch.Tensor, reported: Reported, *, finite: bool = False) -> None:
         """Record some samples; ``finite`` if all their scores are known to be finite."""
-        if not self.closed:  # repeats in the last batch were recorded before
-            self._by_index().record(index, reported, finite=finite)
-            self._count(index.shape[0])
+        if self.closed:  # repeats in the last batch were recorded before
+            return
+        losses = self.losses
+        if type(losses) is not IndexLosses:
+            losses = self._by_index()
+        losses.record(index, reported, finite=finite)
+        self._count(index.shape[0])
 
     def _mean_at(
         self, call: str, losses: torch.Tensor, index: torch.Tensor
     ) -> tuple[torch.Tensor, bool]:
         """The weighted mean by sample, and whether all losses are known to be finite."""
-        weights = self._weights_at(call, index, losses.dtype, check=False)
-        loss = weighted_mean(losses, weights / index.shape[0])
+        scaled = self._scaled_at(call, index, losses.dtype)
+        loss = weighted_mean(losses, scaled)
         if losses.device.type != "cpu":
             return loss, False
         mean = loss.item()
         if math.isnan(mean):
-            check_planned(call, weights, index)
+            check_planned(call, scaled, index)
         return loss, math.isfinite(mean)
 
-    def _weights_at(
-        self, call: str, index: torch.Tensor, dtype: torch.dtype, *, check: bool = True
-    ) -> torch.Tensor:
-        """The weights by sample; on a CPU, where a ``check`` is cheap, only of this epoch's samples."""
+    def _scaled_at(self, call: str, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Weight / count by sample."""
         self._check_form()
         if not self.updated:
             self._begin_updates(by_index=True)
-        weights = weights_at(call, self.weights, index, dtype, self.plan.num_samples)
-        if check and index.device.type == "cpu":
-            check_planned(call, weights, index)
-        return weights
+        return scaled_at(call, self.weights, index, dtype, self.plan.num_samples)
+
+    def _check_at(self, call: str, index: torch.Tensor) -> None:
+        """Raise if samples are not of this epoch, as far as that can be seen without waiting."""
+        if index.device.type == "cpu":
+            check_planned(call, self._scaled_at(call, index, torch.float32), index)
+        else:
+            self._check_form()
 
     def rest_of_batch(self, call: str) -> int:
         """How many samples of the current batch have no update yet."""
@@ -214,12 +225,6 @@ class Run:
             self.weights.cut_into(self.walk.batches)
             self._cut_for = self.walk
 
-    def _on(self, device: torch.device, index: torch.Tensor) -> torch.Tensor:
-        if index.device == device:
-            return index
-        self._index = index
-        return index.to(device, non_blocking=True)
-
     def _count(self, count: int) -> None:
         self.updated += count
         self.largest_batch = max(self.largest_batch, count)
@@ -251,7 +256,7 @@ class Run:
                 "update(index=…) got a pruner with sharded=True, expected the form without index: a "
                 "rank knows the samples of its own shard only. Use sharded=False."
             )
-        if isinstance(self.losses, PositionLosses):
+        if type(self.losses) is PositionLosses:
             raise RuntimeError(
                 "update(index=…) follows an update without index in the same epoch. Expected one "
                 "form throughout: pass index= to every update."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +15,9 @@ _ALIGNED = 16  # weights between addresses that are aligned like a new tensor's
 
 
 class _Chunk(NamedTuple):
-    """The weights of the positions from start to stop; scaled ones are weights / batch.
+    """The weights of the positions from start to stop.
 
-    ``source`` is what ``weights`` are copied from: on some devices (MPS) the copy may still be
+    ``scaled`` has one tensor per ``batch`` positions, weights / batch. ``source`` is what ``weights`` are copied from: on some devices (MPS) the copy may still be
     reading it when ``to`` has returned, so it must not be freed before.
     """
 
@@ -27,16 +26,23 @@ class _Chunk(NamedTuple):
     batch: int
     losses_dtype: torch.dtype
     weights: torch.Tensor
-    scaled: torch.Tensor
+    scaled: tuple[torch.Tensor, ...]
     source: torch.Tensor
 
 
 class _Table(NamedTuple):
-    """The weights by row; NaN for those that the plan leaves out."""
+    """The weights by row; NaN for those that the plan leaves out.
+
+    ``by_row`` has each row's number in ``by_class``, or, where every batch has its own factor, the
+    weights themselves. ``scaled`` are the classes' weights / batch.
+    """
 
     losses_dtype: torch.dtype
-    weights: torch.Tensor
-    source: torch.Tensor
+    by_row: torch.Tensor
+    by_class: torch.Tensor | None
+    batch: int
+    scaled: torch.Tensor | None
+    sources: tuple[torch.Tensor, ...]  # as in a chunk
 
 
 class Weights:
@@ -73,12 +79,13 @@ class Weights:
         if self._whole and not in_tail:
             return None
         chunk = self._chunk_with(start, stop, like.dtype, like.device)
-        if count == chunk.batch and not in_tail:
-            scaled = chunk.scaled[start - chunk.start : stop - chunk.start]
+        offset = start - chunk.start
+        if count == chunk.batch and not in_tail and not offset % count:
+            scaled = chunk.scaled[offset // count]
             # The exact bits of a dot product depend on the alignment of its operands, and a resumed
             # epoch unpacks its weights from another position.
-            return scaled.clone() if (start - chunk.start) % _ALIGNED else scaled
-        weights = chunk.weights[start - chunk.start : stop - chunk.start]
+            return scaled.clone() if offset % _ALIGNED else scaled
+        weights = chunk.weights[offset : offset + count]
         # A division, as in the chunk, to get the same bits whichever batch the chunk was made for.
         return weights / self._divisor(start, count)
 
@@ -92,12 +99,23 @@ class Weights:
         weights = chunk.weights[start - chunk.start : stop - chunk.start]
         return weights * (count / self._divisor(start, count)) if in_tail else weights
 
-    def of_samples(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The weights of the samples ``index``, on its device; NaN where the plan leaves one out."""
+    def scaled_at(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Weight / count for the samples ``index``; NaN where the plan leaves one out.
+
+        On the device of ``index``, for losses of this dtype.
+        """
+        table = self._table_for(index.shape[0], dtype, index.device)
+        scaled = _look_up(table.scaled, table.by_row, index)
+        return scaled if table.scaled is not None else scaled / table.batch
+
+    def _table_for(self, batch: int, dtype: torch.dtype, device: torch.device) -> _Table:
         table = self._table
-        if table is None or table.losses_dtype is not dtype or table.weights.device != index.device:
-            table = self._table = self._tabulate(dtype, index.device)
-        return table.weights.index_select(0, index)
+        if table is None or table.losses_dtype is not dtype or table.by_row.device != device:
+            table = self._table = self._tabulate(batch, dtype, device)
+        if table.batch != batch:
+            scaled = None if table.by_class is None else table.by_class / batch
+            table = self._table = table._replace(batch=batch, scaled=scaled)
+        return table
 
     def _divisor(self, start: int, count: int) -> float:
         """What the sum over a batch is divided by.
@@ -139,27 +157,42 @@ class Weights:
             source *= torch.from_numpy(factors).to(source.dtype)
         source[max(len(self._route.shard) - start, 0) :] = 0.0  # repeats
         weights = source.to(device, non_blocking=True)
-        return _Chunk(start, stop, count, dtype, weights, weights / count, source)
+        scaled = torch.split(weights / count, count)
+        return _Chunk(start, stop, count, dtype, weights, scaled, source)
 
     @torch.inference_mode(False)
-    def _tabulate(self, dtype: torch.dtype, device: torch.device) -> _Table:
-        plan = self._route.plan
-        source = torch.full((plan.num_samples,), math.nan, dtype=dtype)
-        by_row, left = source.numpy(), self._route.left
-        for codes in np.array_split(plan.codes, -(-len(plan) // _AT_ONCE)):
-            by_row[plan.rows(codes)] = plan.class_weights[plan.classes(codes)]
-        if self._shrunk is not None:  # a repeat of what a checkpoint visited has no factor
-            positions = np.arange(len(left)) // len(self._route.counts)
-            by_row[plan.rows(left)] *= self._shrunk.factors(positions)
-        return _Table(dtype, source.to(device, non_blocking=True), source)
+    def _tabulate(self, batch: int, dtype: torch.dtype, device: torch.device) -> _Table:
+        plan, left = self._route.plan, self._route.left
+        classes = np.append(plan.class_weights, np.nan)
+        by_class = torch.from_numpy(classes).to(torch.promote_types(dtype, torch.float32))
+        class_of = np.full(plan.num_samples, len(plan.class_weights), np.int32)
+        class_of[plan.rows(plan.codes)] = plan.classes(plan.codes)
+        if self._shrunk is None:
+            sources = (torch.from_numpy(class_of), by_class)
+            by_row, weights = (source.to(device, non_blocking=True) for source in sources)
+            return _Table(dtype, by_row, weights, batch, weights / batch, sources)
+        by_row = by_class[torch.from_numpy(class_of)]
+        positions = np.arange(len(left)) // len(self._route.counts)
+        # A repeat of what a checkpoint visited has no factor.
+        by_row.numpy()[plan.rows(left)] *= self._shrunk.factors(positions)
+        return _Table(
+            dtype, by_row.to(device, non_blocking=True), None, batch, None, sources=(by_row,)
+        )
 
 
-def weights_at(
+def _look_up(
+    values: torch.Tensor | None, by_row: torch.Tensor, index: torch.Tensor
+) -> torch.Tensor:
+    rows = by_row.index_select(0, index)
+    return rows if values is None else values.index_select(0, rows)
+
+
+def scaled_at(
     call: str, weights: Weights, index: torch.Tensor, dtype: torch.dtype, num_samples: int
 ) -> torch.Tensor:
-    """The weights by sample; raise at an index that no sample has, where that can be seen."""
+    """Weight / count by sample; raise at an index that no sample has, where that can be seen."""
     try:
-        return weights.of_samples(index, torch.promote_types(dtype, torch.float32))
+        return weights.scaled_at(index, dtype)
     except (IndexError, RuntimeError) as error:
         if int(index.min()) >= 0 and int(index.max()) < num_samples:
             raise  # something else is wrong

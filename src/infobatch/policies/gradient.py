@@ -6,6 +6,13 @@ noise, and with w = 1 it is g² (1 − p), which is mostly bias. Relative to Σ 
 epoch of SGD has anyway, pruning costs:
 
     added noise = Σ g² (p w² − 2 p w + 1) / Σ g²
+
+That is what a plan promises, from the scores of earlier visits. What it really costs, every epoch
+measures for free: with g from this visit's score and the sums over the visited samples only,
+
+    realised noise = Σ w² g² / Σ w g² − 1
+
+The two sums are unbiased estimates of Σ g²/p and Σ g², for any rule with w = 1/p.
 """
 
 from __future__ import annotations
@@ -154,6 +161,22 @@ def added_noise(strata: Strata, squares: Sums) -> float:
         weights = np.ones(len(keep)) if strata.weights == "ones" else np.array(strata.weights)
         deviation = keep * weights * weights - 2 * keep * weights + 1
     return float(deviation @ squares[1:]) / total
+
+
+def noise_sums(weights: Sums, sizes: FloatArray) -> Sums:
+    """Σ w² g² and Σ w g² of visited samples; sums of disjoint parts add up.
+
+    >>> noise_sums(np.array([1.0, 2.0]), np.array([3.0, 1.0], np.float32))
+    array([13., 11.])
+    """
+    squares = np.square(sizes, dtype=np.float64) * weights
+    return np.array([(squares * weights).sum(), squares.sum()])  # equal if every weight is 1
+
+
+def realised_noise(sums: Sums) -> float | None:
+    """The noise that pruning really added, from all of ``noise_sums``; None if no gradient is known."""
+    weighted, total = sums.tolist()
+    return weighted / total - 1 if total > 0 else None
 
 
 def limit_noise(strata: Strata, squares: Sums, bound: float) -> Strata:

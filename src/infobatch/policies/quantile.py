@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from infobatch.plan import Strata
+from infobatch.plan import FloatArray, Strata
 from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_ratio, check_smoothing
 from infobatch.policies.ranking import at_ranks
@@ -26,7 +27,8 @@ class QuantilePrune(Policy):
     * Remembers the last loss: 4 bytes per sample, 8 with ``smoothing``. One selection per epoch, no sort.
     * Our reading: the published code has the two bands only in a side script. Quantiles are those
       of the known scores, and a sample is in a band when its score is *below* the band's upper
-      edge.
+      edge. Where many scores are equal to an edge, as losses in bfloat16 that have reached 0, all of them
+      are on the side that brings the band closer to its share.
 
     Args:
         bands: pairs (upper quantile, share to leave out), by rising quantile.
@@ -65,6 +67,21 @@ class QuantilePrune(Policy):
         # The edge at quantile q is the score with exactly round(q n) scores before it.
         ranks = [round(quantile * count) for quantile, _ in self.bands]
         inside = [rank for rank in ranks if rank < count]
-        edges = [*at_ranks(seen, inside, samples.sum), *[np.inf] * (len(ranks) - len(inside))]
+        edges = at_ranks(seen, inside, samples.sum)
+        above = [np.inf] * (len(ranks) - len(inside))
+        edges = [*_nearest(scores, edges, inside, samples), *above]
         ratios = [ratio for _, ratio in self.bands]
         return Strata.below(scores, list(zip(edges, ratios, strict=True)))
+
+
+def _nearest(
+    scores: FloatArray, edges: Sequence[float], ranks: Sequence[int], samples: Samples
+) -> list[float]:
+    """Move edges that many scores are equal to above them, if that is closer to their ranks."""
+    below = samples.sum(np.array([np.count_nonzero(scores < edge) for edge in edges], np.float64))
+    if np.array_equal(below, ranks):
+        return list(edges)
+    up_to = samples.sum(np.array([np.count_nonzero(scores <= edge) for edge in edges], np.float64))
+    is_closer = up_to - np.array(ranks) < np.array(ranks) - below
+    moved = np.nextafter(np.array(edges, np.float32), np.float32(np.inf))
+    return [float(edge) for edge in np.where(is_closer, moved, edges)]

@@ -22,6 +22,7 @@ from infobatch.scoring.reduction import (
     shares,
     with_sizes,
 )
+from infobatch.transfer import send
 
 Score = Literal["loss", "gradient"]
 
@@ -172,8 +173,8 @@ def binary_cross_entropy(
     )
     logits = at_least_float32(logits)
     targets = targets.to(logits.dtype)
-    weight = None if weight is None else weight.to(logits)
-    pos_weight = None if pos_weight is None else pos_weight.to(logits)
+    weight = None if weight is None else send(weight, logits.device, logits.dtype)
+    pos_weight = None if pos_weight is None else send(pos_weight, logits.device, logits.dtype)
     losses = functional.binary_cross_entropy_with_logits(
         logits, targets, weight=weight, pos_weight=pos_weight, reduction="none"
     )
@@ -271,6 +272,8 @@ def _sigmoid_focal(
     losses = losses * _power(missed, gamma)
     if alpha is None:
         return losses, slopes
+    if isinstance(alpha, torch.Tensor):
+        alpha = send(alpha, logits.device, logits.dtype)
     factors = alpha * targets + (1 - alpha) * (1 - targets)
     return losses * factors, slopes * factors
 

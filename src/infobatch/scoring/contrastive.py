@@ -61,7 +61,7 @@ def contrastive(
     texts = text_embeddings.to(images.dtype)
     if normalise:
         images, texts = functional.normalize(images, dim=-1), functional.normalize(texts, dim=-1)
-    similarities = images @ texts.T
+    similarities = at_least_float32(images @ texts.T)  # autocast halves a product
     if logit_scale is not None:
         logits = similarities * logit_scale
     else:

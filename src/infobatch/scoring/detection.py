@@ -9,6 +9,7 @@ import torch
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_shape, check_tensor
 from infobatch.scoring.reduction import at_least_float32, own_means, shares, with_sizes
+from infobatch.transfer import send
 
 Parts = Mapping[str, torch.Tensor]
 
@@ -78,7 +79,7 @@ def detection(
     if counts is None:
         return with_sizes(losses, losses.detach(), squares)
     check_shape(call, "counts", counts, tuple(losses.shape), "Pass one number per image.")
-    counts = counts.detach().to(losses)
+    counts = send(counts.detach(), losses.device, losses.dtype)
     divided = shares(losses, counts.sum().clamp_min(1))
     return with_sizes(divided, own_means(losses, counts.clamp_min(1)), squares)
 

@@ -8,6 +8,7 @@ from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_shape, check_tensor
 from infobatch.scoring.reduction import at_least_float32, by_sample, with_sizes
 from infobatch.scoring.timestep_means import TimestepMeans
+from infobatch.transfer import send
 
 _PREDICTION_TYPES = ("epsilon", "v_prediction", "sample")
 
@@ -69,7 +70,7 @@ def diffusion(
     squares = errors.detach()
     if weights is not None:
         check_shape(call, "weights", weights, (size,), "Pass one weight per sample.")
-        weights = weights.detach().to(errors)
+        weights = send(weights.detach(), errors.device, errors.dtype)
         losses, squares = errors * weights, squares * weights.square()
     if timestep_means is None:
         return with_sizes(losses, losses.detach(), squares)
@@ -109,7 +110,8 @@ def diffusion_target(
         return noise
     if prediction_type == "sample":
         return clean
-    signal = alphas_cumprod.to(timesteps.device)[timesteps].to(clean)
+    steps = send(timesteps, clean.device)
+    signal = send(alphas_cumprod, clean.device)[steps].to(clean.dtype)
     signal = signal.reshape(-1, *[1] * (clean.dim() - 1))
     return signal.sqrt() * noise - (1 - signal).sqrt() * clean
 
@@ -142,7 +144,7 @@ def min_snr_weights(
     tensor([0.0505, 1.0000, 1.0000])
     """
     _check_prediction_type("min_snr_weights()", prediction_type)
-    alphas = at_least_float32(alphas_cumprod).to(timesteps.device)[timesteps]
+    alphas = at_least_float32(send(alphas_cumprod, timesteps.device)[timesteps])
     ratio = alphas / (1 - alphas)
     if prediction_type == "epsilon":
         return (gamma / ratio).clamp_max(1)

@@ -14,6 +14,7 @@ from infobatch.scoring.reduction import (
     shares,
     with_sizes,
 )
+from infobatch.transfer import send
 
 
 def token_losses(
@@ -54,7 +55,7 @@ def _token_losses(
     places = tuple(logits.shape[:2])
     remedy = "Pass one label per token, not shifted; ignore_index where there is none."
     check_shape(call, "labels", labels, places, remedy)
-    labels = check_indices(call, "labels", labels, remedy).to(logits.device)
+    labels = send(check_indices(call, "labels", labels, remedy), logits.device)
     if shift:  # shift the labels, not the logits, which are large and would be copied
         labels = functional.pad(labels[:, 1:], (0, 1), value=ignore_index)
     losses = functional.cross_entropy(
@@ -111,7 +112,7 @@ def causal_lm(
     """
     call = "causal_lm()"
     losses = _token_losses(call, logits, labels, shift, ignore_index)
-    counts = labels.to(logits.device) != ignore_index
+    counts = send(labels, logits.device) != ignore_index
     if shift:
         counts = functional.pad(counts[:, 1:], (1, 0))
     if boundaries is None:
@@ -119,7 +120,7 @@ def causal_lm(
         squares = missing_squares(losses).sum(1)
     else:
         sums, number, squares = _by_sequence(call, losses, counts, boundaries, shift)
-    divisor = number.sum() if num_items is None else torch.as_tensor(num_items)
+    divisor = number.sum() if num_items is None else num_items
     squares = torch.where(number > 0, squares, torch.nan)
     return with_sizes(shares(sums, divisor), own_means(sums, number), squares)
 
@@ -144,7 +145,7 @@ def _by_sequence(
                 f"{call} got boundaries from {ends[0]} to {ends[-1]}, expected rising offsets from 0 "
                 f"to {tokens}, the number of tokens in the batch: rows one after the other."
             )
-    boundaries = boundaries.to(losses.device)
+    boundaries = send(boundaries, losses.device)
     places = torch.arange(tokens, device=losses.device)
     owner = torch.bucketize(places, boundaries[1:-1], right=True)
     flat, counted = losses.reshape(-1), counts.reshape(-1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from infobatch.scoring.reduction import at_least_float32, by_sample
+from infobatch.transfer import send
 
 
 @torch.no_grad()
@@ -36,7 +37,7 @@ def squared_norms(
         targets = classes == targets.unsqueeze(1)
     wanted = targets.to(p.dtype) * (1 - label_smoothing) + label_smoothing / logits.shape[1]
     if weight is not None:
-        wanted = wanted * weight.to(p).view(along_classes)
+        wanted = wanted * send(weight, p.device, p.dtype).view(along_classes)
     return by_sample((p * wanted.sum(1, keepdim=True) - wanted).square().sum(1))
 
 

@@ -21,6 +21,7 @@ import torch
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_indices, check_range, check_shape, check_tensor
 from infobatch.scoring.reduction import at_least_float32, with_sizes
+from infobatch.transfer import send
 
 
 def mixed_cross_entropy(
@@ -131,7 +132,7 @@ def _check_partners(
             "as a partner once: it is scored from the two images that it is in. Draw them with "
             "torch.randperm."
         )
-    return partners.to(targets.device)
+    return send(partners, targets.device)
 
 
 def _check_lam(call: str, lam: torch.Tensor | float | None, like: torch.Tensor) -> torch.Tensor:
@@ -147,5 +148,5 @@ def _check_lam(call: str, lam: torch.Tensor | float | None, like: torch.Tensor) 
                 f"{call} got lam of shape {tuple(lam.shape)}, expected a number or one per image: "
                 f"({size},). For images of (B, 1, 1, 1) pass lam.flatten()."
             )
-        return lam.detach().to(like).expand(size)
+        return send(lam.detach(), like.device, like.dtype).expand(size)
     return like.new_full((size,), check_range(call, "lam", lam, 0.0, 1.0))

@@ -10,6 +10,7 @@ from torch.nn import functional
 from infobatch.scoring.checks import check_indices, check_shape
 from infobatch.scoring.logit_gradients import squared_norms
 from infobatch.scoring.reduction import at_least_float32, by_sample, missing_squares
+from infobatch.transfer import send
 
 
 class Counted(NamedTuple):
@@ -73,4 +74,4 @@ def check_class_weight(
     if weight is None:
         return None
     check_shape(call, "weight", weight, (logits.shape[1],), "Pass one weight per class.")
-    return weight.to(logits)
+    return send(weight, logits.device, logits.dtype)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 
 from infobatch.per_sample import GRADIENT, PerSample
+from infobatch.transfer import send
 
 
 def at_least_float32(values: torch.Tensor) -> torch.Tensor:
@@ -39,9 +40,11 @@ def missing_squares(losses: torch.Tensor) -> torch.Tensor:
     return torch.expm1(-losses.detach()).square()
 
 
-def shares(sums: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
+def shares(sums: torch.Tensor, divisor: torch.Tensor | float) -> torch.Tensor:
     """Losses with ``losses.mean() == sums.sum() / divisor``; 0 if the divisor is 0."""
-    divisor = divisor.to(sums)
+    divisor = torch.as_tensor(divisor).to(sums.dtype)
+    if divisor.dim():  # a number of the host can stay there: it is an argument of the kernel
+        divisor = send(divisor, sums.device)
     return sums * (sums.shape[0] / torch.where(divisor > 0, divisor, 1))
 
 

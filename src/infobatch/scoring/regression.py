@@ -16,6 +16,7 @@ from torch.nn import functional
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_range, check_shape, check_tensor
 from infobatch.scoring.reduction import at_least_float32, by_sample, with_sizes
+from infobatch.transfer import send
 
 Scale = torch.Tensor | float | None
 
@@ -114,8 +115,9 @@ def quantile(
         )
         check_shape(call, "targets", targets, tuple(predictions.shape[:-1]), remedy)
         predictions = at_least_float32(predictions)
-        errors = targets.to(predictions).unsqueeze(-1) - predictions
-        level_row = torch.tensor(levels, dtype=errors.dtype, device=errors.device)
+        targets = send(targets, predictions.device, predictions.dtype)
+        errors = targets.unsqueeze(-1) - predictions
+        level_row = send(torch.tensor(levels, dtype=errors.dtype), errors.device)
         losses = torch.maximum(level_row * errors, (level_row - 1) * errors).mean(-1)
         slopes = torch.where(errors > 0, level_row, level_row - 1)
     return _averaged(call, losses, slopes, scale, degree=1)
@@ -130,7 +132,7 @@ def _pair(
     )
     check_shape(call, "targets", targets, tuple(predictions.shape), remedy)
     predictions = at_least_float32(predictions)
-    return predictions, targets.to(predictions)
+    return predictions, send(targets, predictions.device, predictions.dtype)
 
 
 def _averaged(
@@ -148,6 +150,6 @@ def _averaged(
         sample = tuple(losses.shape[1:])
         if scale.dim():
             check_shape(call, "scale", scale, sample, "Pass one number per output.")
-        scale = scale.to(losses)
+        scale = send(scale, losses.device, losses.dtype)
     relative = losses.detach() / scale**degree
     return with_sizes(means, by_sample(relative).mean(1), squares)

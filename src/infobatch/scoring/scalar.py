@@ -8,6 +8,7 @@ from infobatch.checks import check_count
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_range, check_shape
 from infobatch.scoring.reduction import at_least_float32
+from infobatch.transfer import send
 
 
 def scalar(
@@ -59,6 +60,6 @@ def scalar(
     scores = losses.detach()
     if previous is not None:
         check_shape(call, "previous", previous, (size,), "Pass the batch's scores: scores[index].")
-        known = previous.detach().to(scores)
+        known = send(previous.detach(), scores.device, scores.dtype)
         scores = torch.where(known.isnan(), scores, momentum * known + (1 - momentum) * scores)
     return PerSample(losses, scores)

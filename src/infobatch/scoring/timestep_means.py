@@ -9,6 +9,7 @@ import torch
 
 from infobatch.checks import check_count
 from infobatch.scoring.checks import check_range
+from infobatch.transfer import send
 
 
 class TimestepMeans:
@@ -104,8 +105,8 @@ class TimestepMeans:
 
     def _follow(self, device: torch.device) -> None:
         if self._totals.device != device:
-            self._totals, self._weights = self._totals.to(device), self._weights.to(device)
+            self._totals, self._weights = send(self._totals, device), send(self._weights, device)
 
     def _bins_of(self, timesteps: torch.Tensor, device: torch.device) -> torch.Tensor:
-        bins = timesteps.to(device) * self.bins / self.num_timesteps
+        bins = send(timesteps, device) * self.bins / self.num_timesteps
         return bins.long().clamp(0, self.bins - 1)

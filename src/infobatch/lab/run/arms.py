@@ -24,6 +24,7 @@ from infobatch.lab.run.identity import hash_of
 from infobatch.lab.stats.runs import FULL, RANDOM, SHORT
 from infobatch.lab.task import TaskError, import_file
 from infobatch.policies import POLICIES, NoPrune, Policy, RandomPrune
+from infobatch.policies.options import Options
 from infobatch.pruner import Pruner
 from infobatch.stream import StreamPruner
 
@@ -147,6 +148,18 @@ class Arm:
         }
         policy: Policy = self._policy_class(**values)
         return policy
+
+    @property
+    def can_be_followed(self) -> bool:
+        """Whether a run on all data can tell what this arm would leave out."""
+        by_itself = self.prunes and not self.follows and self.stream is None
+        return by_itself and self.coreset is None and self.scores is None and self.shrink == "epoch"
+
+    @property
+    def options(self) -> Options:
+        """The options of an arm that can be followed; its rule does not depend on the data's size."""
+        policy = self.policy(num_samples=1, passes=1, epochs=1, budget=None)
+        return Options(policy=policy, delta=self.delta, **self.limits)
 
     @cached_property
     def _policy_class(self) -> Any:

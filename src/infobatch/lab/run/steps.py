@@ -83,9 +83,11 @@ class PlannedSteps(Steps):
     def savings(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The savings of the plan."""
         last = self._data.savings.epochs[-1]
+        noise = last.realised_noise
         return {
             "kept_fraction": rounded(last.kept_fraction),
             "added_noise": rounded(last.added_noise),
+            "realised_noise": None if noise is None else rounded(noise),
             "samples": last.made,
             "samples_saved": self._data.savings.saved,
         }
