@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo  # torch.compiler.disable, but imports Dynamo when called
 
 from infobatch.checks import check_count
 from infobatch.per_sample import PerSample
@@ -124,7 +125,7 @@ class Probe:
         if step.size is not None:
             self._check_size(step.size, len(values))
         step.losses = values.detach()
-        values.register_hook(step.at_losses)
+        values.register_hook(step.at_losses)  # type: ignore[no-untyped-call]
         self._last = step
         return losses
 
@@ -150,7 +151,7 @@ class Probe:
 
     # The hooks.
 
-    @torch.compiler.disable  # a hook within a compiled graph would not be called
+    @_disable_dynamo  # a hook within a compiled graph would not be called
     def _after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """Prepare for the gradient of this output, if it will have one."""
         tensor = next(_tensors(output), None)
@@ -174,7 +175,7 @@ class Probe:
                     f"probed {self._name}, expected at least {self._batch_dim + 1} dimensions."
                 )
             step.size = tensor.shape[self._batch_dim]
-        tensor.register_hook(lambda gradient: self._at_layer(step, gradient))
+        tensor.register_hook(lambda gradient: self._at_layer(step, gradient))  # type: ignore[no-untyped-call]
 
     def _at_layer(self, step: _Pass, gradient: torch.Tensor) -> None:
         """The gradient has arrived at the layer's output."""
