@@ -117,13 +117,16 @@ def check_extras(
 
     The sizes of gradients are None if they are not reported: every rule can do without them.
     """
+    known = [extras or {}]
     if isinstance(losses, PerSample):
-        extras = {**losses.extras, **(extras or {})}
+        known.append(losses.extras)
         losses = losses.losses
-    known = extras or {}
+    found: list[torch.Tensor | None] = []
     for name in needed:
-        values = known.get(name)
+        # One by one: sizes of gradients are computed only where they are needed.
+        values = next((part[name] for part in known if name in part), None)
         if values is None and name == GRADIENT:
+            found.append(None)
             continue
         if values is None:
             raise ValueError(
@@ -137,7 +140,8 @@ def check_extras(
                 f"{call}(extras=…) got {got} for {name!r}, expected one value per sample: a tensor "
                 f"of shape {tuple(losses.shape)}."
             )
-    return [known[name].detach() if name in known else None for name in needed]
+        found.append(values.detach())
+    return found
 
 
 def check_rows(
