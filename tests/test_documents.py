@@ -226,6 +226,31 @@ def test_scoring_page(tmp_path):
     assert namespace["train_data"].savings.made == 400
 
 
+def test_probe_page(tmp_path, capsys):
+    """The first example looks, the second one prunes by what it sees; the printed report is the stored one."""
+    namespace = surroundings(tmp_path)
+    namespace["model"] = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+    namespace["optimizer"] = torch.optim.SGD(namespace["model"].parameters(), lr=0.1)
+    namespace["train_data"] = infobatch.InfoBatch(namespace["data"], 3)
+    namespace["loader"] = DataLoader(
+        namespace["train_data"], 32, sampler=namespace["train_data"].sampler
+    )
+    namespace["DataLoader"] = DataLoader
+    look, prune = examples("docs/probe.md")
+    exec(compile(look, "probe.md", "exec"), namespace)
+    assert "Gradients at Linear, 400 samples:" in capsys.readouterr().out
+    exec(compile(prune, "probe.md", "exec"), namespace)
+    assert namespace["train_data"].savings.saved
+    assert "gradient" in namespace["train_data"].state_dict()["columns"]
+    stored = json.loads((ROOT / "benchmarks" / "results" / "probe_report.json").read_text())
+    page = (ROOT / "docs" / "probe.md").read_text()
+    assert "\n".join(stored["report"]) in page
+    costs = json.loads((ROOT / "benchmarks" / "results" / "probe_cost.json").read_text())
+    for row in costs["rows"]:
+        figures = f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        assert f"| {row['network']} | `{row['layer']}` | {figures} |" in page
+
+
 class StoppedError(Exception):
     """A run that was stopped after a checkpoint."""
 
@@ -354,11 +379,14 @@ def test_no_page_with_python_escapes():
         ("docs/policies/noise.md", "spreads_summary.py"),
         ("docs/coresets.md", "coresets_summary.py"),
         ("docs/few-epochs.md", "warm_sweep_summary.py"),
+        ("docs/streamed.md", "keyed_summary.py"),
+        ("docs/streamed.md", "streamed_summary.py"),
         ("docs/grpo.md", "grpo_summary.py"),
         ("docs/grpo.md", "grpo_summary.py benchmarks/results/grpo_sums_solved.json"),
         ("docs/results/score-noise.md", "score_noise_summary.py"),
         ("docs/results/seconds.md", "seconds_summary.py"),
         ("docs/recipes.md", "airbench_tuning_summary.py"),
+        ("docs/lab.md", "evidence/coverage.py --stored"),
     ],
 )
 def test_tables_are_what_was_measured(page, script):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 FORWARD = 1 / 3  # of a training step: the backward pass takes about twice as long as the forward
 
@@ -14,8 +15,9 @@ class EpochPasses:
     ``full`` is the data set's size, ``planned`` how many samples the plan keeps, ``made`` how many
     of these passes were made, ``unscored`` how many of those gave no score: their loss, or what
     ``update(scores=…)`` got for them, was NaN or infinite, or the batch was skipped. ``planned_cost`` is the share of the cost that the plan
-    keeps, if the user has given costs. ``added_noise`` is how much pruning adds to the gradient
-    noise, see :mod:`infobatch.policies.gradient`. ``refreshed`` samples were forwarded at the
+    keeps, if the user has given costs. ``added_noise`` is how much the plan expects pruning to add to
+    the gradient noise, ``realised_noise`` how much it added by this epoch's losses (None while it is
+    running, and for biased rules), see :mod:`infobatch.policies.gradient`. ``refreshed`` samples were forwarded at the
     epoch's end without a step; ``refreshed_cost`` is their share of a full epoch's cost.
     """
 
@@ -29,6 +31,7 @@ class EpochPasses:
     planned_cost: float | None = None
     refreshed: int = 0
     refreshed_cost: float = 0.0
+    realised_noise: float | None = None
 
     @property
     def kept_cost(self) -> float:
@@ -72,6 +75,9 @@ class Savings:
     """
 
     epochs: tuple[EpochPasses, ...] = ()
+    forecast: Mapping[str, float] = field(
+        default_factory=dict
+    )  # numbers of rules that are only followed
 
     @property
     def made(self) -> int:
@@ -118,9 +124,14 @@ class Savings:
         if self.epochs:
             numbers["infobatch/kept_fraction"] = self.epochs[-1].kept_fraction
             numbers["infobatch/added_noise"] = self.epochs[-1].added_noise
+            measured = [
+                epoch.realised_noise for epoch in self.epochs[-2:]
+            ]  # the last one may be running
+            if known := [noise for noise in measured if noise is not None]:
+                numbers["infobatch/realised_noise"] = known[-1]
             if self.epochs[-1].thresholds:
                 numbers["infobatch/threshold"] = self.epochs[-1].thresholds[-1]
-        return numbers
+        return {**numbers, **self.forecast}
 
     def __str__(self) -> str:
         total = self.made + self.saved

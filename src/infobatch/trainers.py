@@ -23,6 +23,7 @@ __all__ = [
     "may_prune",
     "sampler_of",
     "samples_per_epoch",
+    "summary",
 ]
 
 
@@ -83,3 +84,15 @@ def leave_epoch(pruner: Pruner, batches: int) -> None:
         batches: how many batches of this epoch were trained on.
     """
     pruner._course.leave_early(batches)
+
+
+def summary(pruner: Pruner) -> str:
+    """Return what a trainer prints at the end: what was saved and, with ``shadow=``, the forecast.
+
+    >>> print(summary(Pruner(10, num_epochs=2)))
+    Saved 0.0% of 0 sample passes (0 made in 0 epochs)
+    """
+    lines = [str(pruner.savings)]
+    if pruner._course.shadows:
+        lines.append(str(pruner.forecast()))
+    return "\n".join(lines)

@@ -405,6 +405,18 @@ def test_logs(tmp_path, capsys, monkeypatch):
     assert re.search(r"Saved \d+\.\d% of 1,015 sample passes", capsys.readouterr().out)
 
 
+def test_the_forecast_is_logged_and_printed(tmp_path, capsys):
+    table = CSVLogger(tmp_path)
+    train_data = infobatch.InfoBatch(problem(), EPOCHS, policy="none", shadow=("mean", "random"))
+    fit(train_data=train_data, logger=table, folder=tmp_path)
+    rows = [row for row in metrics(table) if row["infobatch/forecast/mean/left_out"]]
+    assert [float(row["infobatch/forecast/mean/left_out"]) for row in rows] == pytest.approx(
+        [1 - epoch.kept_fraction for epoch in train_data.forecast().rules["mean"].epochs]
+    )
+    assert "infobatch/forecast/random/saving" in rows[-1]
+    assert str(train_data.forecast()) in capsys.readouterr().out
+
+
 def reload_board(board):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     curves = accumulator.EventAccumulator(board.log_dir)

@@ -21,13 +21,13 @@ def test_short_demo(tmp_path):
     )
     out = tmp_path / "demo-output-smoke"  # not in the way of the whole demo
     results = json.loads((out / "results.json").read_text())
-    arms = ["full", "random", "infobatch", "quantile", "noise:tau=0.2:delta=1.0"]
-    cells = {(run["arm"], run["length"]) for run in results["runs"]}
-    assert cells == {(arm, length) for arm in arms for length in (0.4, 0.6, 0.8, 1.0)}
-    assert len(results["tried_rates"]) == 15
+    cells = {(run["arm"], run["length"], run["seed"]) for run in results["runs"]}
+    assert cells == {
+        (a, n, seed) for a in ("full", "auto") for n in (0.5, 1.0) for seed in range(6)
+    }
     assert results["decision"]["sentence"] in run.stdout
-    assert run.stdout.count("ot decided") == 1, "one seed is told of once"
-    assert "quantile" in run.stdout
+    assert [sorted(run["shadows"]) for run in results["runs"] if run["shadows"]] == [["auto"]]
+    assert "Forecast of the saving at equal quality, from one run on all data" in run.stdout
     assert "says nothing about quality" in run.stdout
     assert "report.html" in run.stdout.splitlines()[-1]
     assert (out / "report.html").exists()

@@ -20,7 +20,7 @@ LAYERS = [
     {"compare"},
     {"report"},
     {"commands"},
-    {"select_command"},
+    {"select_command", "forecast_command"},
     {"cli"},
     {"__init__"},
 ]

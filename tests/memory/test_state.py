@@ -123,6 +123,7 @@ def test_a_state_is_plain_tensors_and_numbers():
         "plan_check",
         "batch",
         "history",
+        "shadows",
         "extras",
     }
 

@@ -35,6 +35,10 @@ class Checkpointable:
             "extras": {name: _padded(values, size) for name, values in extras.items()},
             "num_losses": count,
             "history": json.dumps(state["history"]),  # a string, not a key for each epoch
+            "shadows": {
+                name: {**shadow, "history": json.dumps(shadow["history"])}
+                for name, shadow in state["shadows"].items()
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -52,6 +56,10 @@ class Checkpointable:
         extras = state.get("extras", {}).items()  # the checkpoint omits it if it is empty
         state["extras"] = {name: values[:count] for name, values in extras if count}
         state["history"] = json.loads(state["history"])
+        shadows = state.get("shadows", {}).items()
+        state["shadows"] = {
+            name: {**shadow, "history": json.loads(shadow["history"])} for name, shadow in shadows
+        }
         self._train_data.load_state_dict(state)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,30 +12,56 @@ import torch
 from infobatch.epoch.losses import Losses
 from infobatch.epoch.matching import left_out, warn_of_left_out, warn_of_sharding
 from infobatch.epoch.run import Run
+from infobatch.epoch.shadow import Shadow, sums_of
 from infobatch.memory.memory import Memory
 from infobatch.plan import fingerprint
+from infobatch.policies.gradient import realised_noise
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
+_SEVERAL = 5  # epochs in a row: a single one may be chance
+_FAR = 0.1  # of the gradient noise
 
-def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
+
+def close_epoch(
+    run: Run, memory: Memory, planner: Planner, shadows: Iterable[Shadow], seed: int
+) -> EpochPasses | None:
     """Fold an epoch's losses into the memory; return its passes, if any were made. Collective."""
     matched = _check_matching(run)
     exchange_losses(run)
     passes = None
     if run.losses is not None or run.walk is not None:
+        noise = _realised_noise(run, planner)
         fold_losses(run, memory)
+        for shadow in shadows:
+            shadow.follow(run, seed)
         unscored, visited = run.unscored(), run.visited()
         if run.ranks.sharded:
             own = np.array([unscored, min(run.updated, len(run.route.shard))], np.float64)
             unscored, visited = (int(total) for total in run.ranks.communicator.sum(own))
         if run.visited():
-            passes = passes_of(run, unscored)
+            passes = replace(passes_of(run, unscored), realised_noise=noise)
             if matched and unscored and unscored >= visited:
                 warn_of_no_scores(run.epoch, visited)
     run.losses = None  # freed before the next plan is drawn
     run.closed = True
     return passes
+
+
+def _realised_noise(run: Run, planner: Planner) -> float | None:
+    """The noise that pruning added, by this epoch's losses. Collective if the scores are sharded."""
+    plan, losses = run.plan, run.losses
+    if not run.ranks.sharded and (plan.whole or plan.biased or losses is None):
+        return 0.0 if plan.whole else None
+    sums = np.zeros(3)
+    if losses is not None:
+        known = losses.known()
+        row, sizing = planner.measured_by(known, run.channels)
+        sums[:2] = sums_of(plan, known[row], sizing, by_position=not run.by_index)
+    sums[2] = plan.biased  # ranks may differ in it only where one keeps all of its samples
+    if run.ranks.sharded:
+        sums = run.ranks.communicator.sum(sums)
+    return None if sums[2] else realised_noise(sums[:2])
 
 
 def exchange_losses(run: Run) -> None:
@@ -134,6 +162,34 @@ def warn_of_old_scores(planner: Planner, epoch: int, last: EpochPasses | None) -
         stacklevel=2,
     )
     return True
+
+
+def warn_of_noise(planner: Planner, history: Sequence[EpochPasses]) -> bool:
+    """Warn if pruning adds far more noise than a rule that limits it promises; return whether it did.
+
+    Only for rules that limit the noise: the others promise nothing, and what they add is recorded.
+    """
+    last = [epoch for epoch in history if epoch.planned < epoch.full][-_SEVERAL:]
+    limits = planner.policy.gradient is not None or planner.options.max_noise is not None
+    if not limits or len(last) < _SEVERAL or not all(map(_is_far_above, last)):
+        return False
+    promised = np.mean([epoch.added_noise for epoch in last])
+    realised = np.mean([epoch.realised_noise for epoch in last])
+    warnings.warn(
+        f"{planner.policy!r} adds more noise than it promises: {realised:.2f} of the gradient noise in epochs "
+        f"{last[0].epoch} to {last[-1].epoch}, by the losses of these epochs, where {promised:.2f} was expected "
+        "from earlier ones. The scores do not predict the gradients, so that pruning costs more than it "
+        "seems; print(train_data.forecast()) says what is left of the saving. Smooth the scores more "
+        '(smoothing=0.9), check that gradient= says what they are, or train with policy="none" and '
+        'shadow=("auto", "mean") to compare rules before pruning.',
+        stacklevel=2,
+    )
+    return True
+
+
+def _is_far_above(epoch: EpochPasses) -> bool:
+    realised, promised = epoch.realised_noise, epoch.added_noise
+    return realised is not None and realised > 2 * promised and realised - promised > _FAR
 
 
 def _check_matching(run: Run) -> bool:

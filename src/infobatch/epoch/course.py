@@ -14,11 +14,15 @@ from infobatch.epoch.matching import check_data_length, check_endless
 from infobatch.epoch.numbering import Numbering
 from infobatch.epoch.route import Route
 from infobatch.epoch.run import Resumed, Run
+from infobatch.epoch.shadow import Shadow
 from infobatch.epoch.walk import Walk
+from infobatch.forecast import Forecast, RuleForecast
 from infobatch.loaders.known import KnownLoaders
 from infobatch.memory.memory import Memory
-from infobatch.memory.state import State
+from infobatch.memory.state import ShadowState, State
 from infobatch.plan import fingerprint
+from infobatch.policies.none import NoPrune
+from infobatch.policies.options import name_of
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
@@ -37,6 +41,7 @@ class Course:
         self.history: list[EpochPasses] = []
         self.find_ranks = find_ranks
         self.planner = planner
+        self.shadows = {name: Shadow(rule) for name, rule in planner.shadows.items()}
         self._loaders = loaders
         self._numbering = Numbering()
         self._memory: Memory | None = None
@@ -44,6 +49,7 @@ class Course:
         self._loaders_position: ReadPosition | None = None  # from a stateful loader's checkpoint
         self._warned_of_old_scores = False
         self._warned_of_more_epochs = False
+        self._warned_of_noise = False
 
     def current_memory(self) -> Memory:
         """What is remembered about the samples; with sharded scores, about this rank's."""
@@ -211,11 +217,15 @@ class Course:
             run = self.current_run()
         if run is None or run.closed or not (connected or run.walk or run.losses):
             return
-        passes = boundary.close_epoch(run, self.current_memory())
+        passes = boundary.close_epoch(
+            run, self.current_memory(), self.planner, self.shadows.values(), self.seed
+        )
         if passes is not None:
             if not self.history and passes.epoch:
                 boundary.warn_of_first_epoch(passes.epoch)
             self.history.append(passes)
+            if not self._warned_of_noise:
+                self._warned_of_noise = boundary.warn_of_noise(self.planner, self.history)
 
     def _complete(self) -> None:
         self._close()
@@ -242,6 +252,24 @@ class Course:
         under_way = [] if run is None else [boundary.passes_of(run, run.unscored())]
         return [*self.history, *under_way]
 
+    def forecast(self) -> Forecast:
+        """What pruning saves at equal quality, by the law that :mod:`infobatch.forecast` states."""
+        rules = {name: (shadow.planner, shadow.history) for name, shadow in self.shadows.items()}
+        if not rules and not isinstance(self.planner.policy, NoPrune):
+            rules = {name_of(self.planner.options): (self.planner, self.history)}
+        if not rules:
+            raise RuntimeError(
+                'forecast() was called where policy="none" prunes nothing and no rule is followed. '
+                'Expected rules to forecast: InfoBatch(…, policy="none", shadow=("auto", "mean")).'
+            )
+        forecasts = {}
+        for name, (planner, history) in rules.items():
+            start = history[-1].epoch + 1 if history else self.clock.epoch
+            to_come = planner.prunable(start)
+            forecasts[name] = RuleForecast(tuple(history), to_come, planner.num_epochs)
+        seconds = sum(shadow.seconds for shadow in self.shadows.values())
+        return Forecast(forecasts, shadows=bool(self.shadows), seconds=seconds)
+
     def known_memory(self) -> Memory:
         """A copy of the memory as it would be if the running epoch ended here."""
         memory, run = self.current_memory().copy(), self.recording
@@ -258,16 +286,21 @@ class Course:
             if clock.is_over or run.covers_all():
                 self._complete()
         epoch, finished, run = clock.epoch, clock.finished, self.recording
+        shadows = self.shadows
         if run is None or clock.is_over:  # between epochs, as far as this rank knows
             if clock.is_over:
                 epoch, finished = epoch + 1, epoch
+            if run is not None:
+                over = {name: shadow.as_if_over(run, self.seed) for name, shadow in shadows.items()}
+                shadows = over
             columns, history, run = self.known_memory().columns, tuple(self.passes()), None
         else:
             columns, history = self.current_memory().copy().columns, tuple(self.history)
         losses, extras = (np.empty(0, np.float32), {}) if run is None else run.recorded()
+        ranks = self.find_ranks()
         return State(
             num_samples=self.planner.num_samples,
-            shard=self.find_ranks().shard,
+            shard=ranks.shard,
             seed=self.seed,
             epoch=epoch,
             finished=finished,
@@ -278,6 +311,7 @@ class Course:
             plan_check=0 if run is None else fingerprint(run.plan),
             batch=0 if run is None else run.largest_batch,
             history=history,
+            shadows={name: shadow.state(ranks) for name, shadow in shadows.items()},
         )
 
     def _is_in_mid_epoch(self, run: Run) -> bool:
@@ -313,3 +347,6 @@ class Course:
         self.clock.load(state.epoch, state.finished)
         self._numbering.forget()
         self._memory, self._run = memory, run
+        begun_here = ShadowState(memory.copy().columns, ())  # a new shadow starts from the scores
+        for name, shadow in self.shadows.items():
+            shadow.load(state.shadows.get(name, begun_here), ranks)

@@ -10,7 +10,13 @@ from typing import NamedTuple
 import torch
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.losses import IndexLosses, Losses, PositionLosses, was_visited
+from infobatch.epoch.losses import (
+    IndexLosses,
+    Losses,
+    PositionLosses,
+    Reported,
+    was_visited,
+)
 from infobatch.epoch.matching import check_claim, rest_of_batch
 from infobatch.epoch.progress import Progress
 from infobatch.epoch.route import Route
@@ -19,8 +25,6 @@ from infobatch.epoch.weights import Weights, check_planned, scaled_at, weighted_
 from infobatch.plan import FloatArray, Plan
 from infobatch.plan.batching import ShrunkBatches
 from infobatch.transfer import send
-
-Reported = Sequence[torch.Tensor]  # a batch's scores, and what else it reports, detached
 
 
 class Resumed(NamedTuple):
@@ -97,6 +101,7 @@ class Run:
         if index is None:
             self._record("record()", reported)
         else:
+            assert reported[0] is not None
             index = send(index, reported[0].device)
             self._check_at("record", index)
             self._record_at(index, reported)
@@ -138,6 +143,7 @@ class Run:
 
     def _record(self, call: str, reported: Reported) -> tuple[int, int]:
         """Record the next positions; return the first, and how many."""
+        assert reported[0] is not None
         count = reported[0].shape[0]
         start = self._claim(call, count)
         losses = self.losses

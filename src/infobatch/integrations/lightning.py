@@ -16,7 +16,7 @@ from typing import Any, cast
 from infobatch.integrations.versions import require
 from infobatch.pruner import Pruner
 from infobatch.schedule import paced
-from infobatch.trainers import Progress, leave_epoch, sampler_of, samples_per_epoch
+from infobatch.trainers import Progress, leave_epoch, sampler_of, samples_per_epoch, summary
 
 require("lightning", ">=2.6,<2.7", extra="lightning")
 
@@ -176,7 +176,7 @@ class InfoBatchCallback(Callback):
             self._pruner.load_state_dict(self._saved)
             self._saved = None
         if trainer.is_global_zero:
-            print(self._pruner.savings)
+            print(summary(self._pruner))
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

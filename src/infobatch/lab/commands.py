@@ -26,9 +26,8 @@ from infobatch.lab.stats.runs import FULL_LENGTH
 from infobatch.lab.task import TaskError, load_task
 from infobatch.lab.terminal import print_error
 
-NOISE = "noise:tau=0.2:delta=1.0"  # the result of our search for a better rule
-ARMS = f"full,random,infobatch,quantile,{NOISE}"
-ARMS_OF_ONE_LENGTH = f"full,short,random,infobatch,quantile,{NOISE}"
+ARMS = "full,random,infobatch,quantile,auto"
+ARMS_OF_ONE_LENGTH = "full,short,random,infobatch,quantile,auto"
 ENDINGS = (".npz", ".csv", ".parquet")
 
 
@@ -127,12 +126,12 @@ def report(folder: Path) -> None:
 
 
 def parse_lengths(text: str) -> list[float]:
-    """Read shares of the epochs, which must include 1; pruned arms may be trained for longer."""
+    """Read shares of the epochs, which must include 1; some may be above it."""
     lengths = _numbers(text)
     if FULL_LENGTH not in lengths or len(set(lengths)) < len(lengths):
         raise ValueError(
             f"--lengths got {text!r}, expected different shares of the epochs, 1 among them: "
-            "0.4,0.6,0.8,1; above 1 for pruned arms only: 0.4,0.7,1,1.3."
+            "0.4,0.6,0.8,1; some may be above 1: 0.4,0.7,1,1.3."
         )
     return lengths
 

@@ -18,6 +18,13 @@ from infobatch.savings import EpochPasses
 VERSION = 2
 
 
+class ShadowState(NamedTuple):
+    """What is remembered for a rule that is only followed, and its record of the epochs."""
+
+    columns: Mapping[str, npt.NDArray[Any]]
+    history: tuple[EpochPasses, ...]
+
+
 @dataclass(frozen=True)
 class State:
     """Everything needed to continue bit for bit.
@@ -39,6 +46,7 @@ class State:
     plan_check: int
     batch: int  # the largest number of samples in an update so far
     history: tuple[EpochPasses, ...]
+    shadows: Mapping[str, ShadowState]  # by the rule's name
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain tensors and numbers that ``torch.load(weights_only=True)`` can read."""
@@ -63,6 +71,7 @@ class State:
                 f"load_state_dict() got a state of version {state.get('version')!r}, expected "
                 f"{VERSION}. Load it with the version of infobatch that saved it."
             )
+        state = {"shadows": {}, **state}  # no rule was followed by earlier versions
         _check_types(state)
         _check_fit(state, num_samples, ranks)
         return cls(
@@ -88,22 +97,39 @@ def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
     return array
 
 
-def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+def write_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+    """Columns as tensors that every loader of checkpoints supports."""
     return {name: _tensor(array) for name, array in arrays.items()}
 
 
-def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
+    """Copies of such tensors as columns."""
     return {name: _array(tensor) for name, tensor in tensors.items()}
 
 
-def _rows(history: tuple[EpochPasses, ...]) -> list[dict[str, Any]]:
+def write_history(history: tuple[EpochPasses, ...]) -> list[dict[str, Any]]:
     """Each epoch's numbers by name, without those that are None."""
     rows = [{**asdict(passes), "thresholds": list(passes.thresholds)} for passes in history]
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
-def _history(rows: list[dict[str, Any]]) -> tuple[EpochPasses, ...]:
+def read_history(rows: list[dict[str, Any]]) -> tuple[EpochPasses, ...]:
+    """The epochs' numbers from such rows."""
     return tuple(EpochPasses(**{**row, "thresholds": tuple(row["thresholds"])}) for row in rows)
+
+
+def _written(shadows: Mapping[str, ShadowState]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"columns": write_arrays(shadow.columns), "history": write_history(shadow.history)}
+        for name, shadow in shadows.items()
+    }
+
+
+def _read(shadows: Mapping[str, Mapping[str, Any]]) -> dict[str, ShadowState]:
+    return {
+        name: ShadowState(read_arrays(shadow["columns"]), read_history(shadow["history"]))
+        for name, shadow in shadows.items()
+    }
 
 
 _FORMS = {
@@ -112,16 +138,17 @@ _FORMS = {
     "seed": _Form(int),
     "epoch": _Form(int),
     "finished": _Form(int),
-    "columns": _Form(Mapping, _tensors, _arrays),
+    "columns": _Form(Mapping, write_arrays, read_arrays),
     "losses": _Form(torch.Tensor, _tensor, _array),
-    "extras": _Form(Mapping, _tensors, _arrays),
+    "extras": _Form(Mapping, write_arrays, read_arrays),
     "losses_by": _Form(str),
     "plan_check": _Form(int),
     "batch": _Form(int),
-    "history": _Form(list, _rows, _history),
+    "history": _Form(list, write_history, read_history),
+    "shadows": _Form(Mapping, _written, _read),
 }
 _PASSES = {field.name for field in fields(EpochPasses)}
-_OPTIONAL = {"planned_cost"}
+_OPTIONAL = {"planned_cost", "realised_noise"}
 
 
 def _check_types(state: Mapping[str, Any]) -> None:
@@ -130,17 +157,25 @@ def _check_types(state: Mapping[str, Any]) -> None:
             raise _damaged(
                 f"{name!r} is {_kind_of(state.get(name))}, expected {form.kind.__name__}"
             )
-    for name in {SCORE: None, **state["columns"]}:
-        column = state["columns"].get(name)
+    _check_columns(state["columns"])
+    for name, shadow in state["shadows"].items():
+        if not isinstance(shadow, Mapping) or set(shadow) != {"columns", "history"}:
+            raise _damaged(f"the shadow {name!r} is not what state_dict() writes")
+        _check_columns(shadow["columns"])
+    rows = (row for part in (state, *state["shadows"].values()) for row in part["history"])
+    written = all(
+        isinstance(row, Mapping) and _PASSES - _OPTIONAL <= set(row) <= _PASSES for row in rows
+    )
+    if state["losses_by"] not in ("index", "position") or not written or state["epoch"] < 0:
+        raise _damaged("'losses_by', 'history' or 'epoch' is not what state_dict() writes")
+
+
+def _check_columns(columns: Mapping[str, Any]) -> None:
+    for name in {SCORE: None, **columns}:
+        column = columns.get(name)
         if not isinstance(column, torch.Tensor):
             what = "its scores are" if name == SCORE else f"column {name!r} is"
             raise _damaged(f"{what} {_kind_of(column)}, expected Tensor")
-    rows = all(
-        isinstance(row, Mapping) and _PASSES - _OPTIONAL <= set(row) <= _PASSES
-        for row in state["history"]
-    )
-    if state["losses_by"] not in ("index", "position") or not rows or state["epoch"] < 0:
-        raise _damaged("'losses_by', 'history' or 'epoch' is not what state_dict() writes")
 
 
 def _check_fit(state: Mapping[str, Any], num_samples: int, ranks: Ranks) -> None:
@@ -156,7 +191,8 @@ def _check_fit(state: Mapping[str, Any], num_samples: int, ranks: Ranks) -> None
             "rank and number of ranks: load one per rank, with the same number of ranks."
         )
     owned = ranks.owned(num_samples)
-    for name, column in state["columns"].items():
+    parts = (state, *state["shadows"].values())
+    for name, column in (item for part in parts for item in part["columns"].items()):
         wrong_type = name == SCORE and column.dtype != torch.float32
         if column.shape[:1] != (owned,) or wrong_type:
             raise _damaged(

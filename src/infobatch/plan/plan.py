@@ -40,6 +40,7 @@ class Plan:
     shard: Shard = ALL
     added_noise: float = 0.0  # relative to the gradient noise; see infobatch.policies.gradient
     kept_cost: float | None = None  # the share of the cost that is kept, if costs were given
+    biased: bool = False  # whether the weights do not make up for the samples that are left out
 
     def __len__(self) -> int:
         return len(self.codes)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from infobatch.memory.tracks import Track
 from infobatch.plan import FloatArray
 from infobatch.policies.base import Policy
 from infobatch.policies.checks import check_number
+from infobatch.policies.none import NoPrune
+from infobatch.policies.registry import POLICIES
 from infobatch.policies.resolve import resolve_policy
 
 if TYPE_CHECKING:
@@ -47,9 +49,12 @@ class Options:
             tensor or array with one score per sample, or a file written by ``export_scores``.
         tracks: what to remember about each sample besides what the policy needs, for
             ``export_scores``; see :mod:`infobatch.tracks`.
+        shadow: with ``policy="none"``, one or several rules to follow without pruning anything, for
+            :meth:`~infobatch.InfoBatch.forecast`: names or policies, with the other options of this
+            run, or complete ``Options`` of their own.
 
     Raises:
-        TypeError: if ``policy`` is not one.
+        TypeError: if ``policy`` or one of ``shadow`` is not one.
         ValueError: if a value is not what is described above.
 
     >>> Options(save=0.3, seed=1)
@@ -68,11 +73,20 @@ class Options:
     labels: Rows | None = field(default=None, compare=False)
     initial_scores: Rows | str | PathLike[str] | None = field(default=None, compare=False)
     tracks: Iterable[Track] = ()
+    shadow: Rule | Iterable[Rule] = ()
 
     def __post_init__(self) -> None:
         """Check what can be checked without the data."""
         object.__setattr__(self, "tracks", tuple(self.tracks))
+        several = isinstance(self.shadow, Iterable) and not isinstance(self.shadow, str)
+        object.__setattr__(self, "shadow", tuple(self.shadow) if several else (self.shadow,))  # type: ignore[arg-type]
         rule = self.rule
+        if self.shadow and not isinstance(rule, NoPrune):
+            raise ValueError(
+                f'shadow={self.shadow} was given with {rule!r}, expected policy="none": a rule can only '
+                "be followed beside a training on all data, in which every sample is visited."
+            )
+        self.shadows  # noqa: B018 - raises at what is not a rule
         check_delta(self.delta, rule.default_delta)
         check_count("seed", self.seed, "it seeds the random draws", least=0)
         check_count("warmup", self.warmup, "it counts whole epochs", least=0)
@@ -97,10 +111,35 @@ class Options:
         """The share of the epochs that may prune: ``delta``, or the rule's default."""
         return check_delta(self.delta, self.rule.default_delta)
 
+    @cached_property
+    def shadows(self) -> dict[str, Options]:
+        """The rules to follow without pruning: the options of each, by its name."""
+        shadows = {}
+        for rule in cast(tuple[Rule, ...], self.shadow):
+            options = self._with_rule(rule)
+            name = rule if isinstance(rule, str) else name_of(rule)
+            if name in shadows:
+                raise ValueError(
+                    f"shadow={self.shadow} has the rule {name} twice, expected it once."
+                )
+            shadows[name] = options
+        return shadows
+
+    def _with_rule(self, rule: Rule) -> Options:
+        """The options of a shadow: this run's with another rule, or its own with this run's data."""
+        if isinstance(rule, Options):
+            data = ("cost", "labels", "initial_scores")
+            given = {name: getattr(rule, name) for name in data}
+            ours = {name: getattr(self, name) for name in data if given[name] is None}
+            return replace(rule, **ours, seed=self.seed)
+        arguments = {**self.arguments(), "policy": resolve_policy(rule), "shadow": (), "tracks": ()}
+        return Options(**{**arguments, "prune_ratio": None})
+
     @property
     def needs_labels(self) -> bool:
         """Whether the samples' classes must be known."""
-        return self.protect_classes is not None or self.rule.needs_labels
+        needed = self.protect_classes is not None or self.rule.needs_labels
+        return needed or any(options.needs_labels for options in self.shadows.values())
 
     def of_dataset(self, dataset: Any) -> Self:
         """The same options with what is read from a data set: costs and labels."""
@@ -124,6 +163,38 @@ class Options:
         return f"{type(self).__name__}({given})"
 
 
+Rule = Policy | str | Options
+
+
+def name_of(given: Policy | Options) -> str:
+    """The name of a rule, with the settings that are not its defaults.
+
+    >>> from infobatch.policies import NoisePrune
+    >>> name_of(Options(policy=NoisePrune(tau=0.3), delta=1.0))
+    'noise(tau=0.3, delta=1.0)'
+    """
+    options = given if isinstance(given, Options) else Options(policy=given)
+    rule = options.rule
+    names = {POLICIES[name]: name for name in POLICIES}
+    own: dict[str, Any] = (
+        {setting.name: setting.default for setting in fields(rule)} if is_dataclass(rule) else {}
+    )
+    settings: dict[str, Any] = {
+        name: value for name in own if (value := getattr(rule, name)) != own[name]
+    }
+    others = ("delta", "save", "warmup", "max_noise", "protect_classes")
+    defaults = {option.name: option.default for option in fields(Options)}
+    settings |= {
+        name: value
+        for name in others
+        if (value := getattr(options, name)) != defaults[name]
+        and not (name == "delta" and value == rule.default_delta)
+    }
+    words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    name = names.get(type(rule), type(rule).__name__)
+    return f"{name}({words})" if words else name
+
+
 class Arguments(TypedDict, total=False):
     """The keyword arguments of ``InfoBatch`` and ``Pruner``, for type checkers.
 
@@ -141,6 +212,7 @@ class Arguments(TypedDict, total=False):
     labels: Rows | None
     initial_scores: Rows | str | PathLike[str] | None
     tracks: Iterable[Track]
+    shadow: Rule | Iterable[Rule]
     rank: int | None
     world_size: int | None
     process_group: dist.ProcessGroup | None

@@ -6,7 +6,7 @@ import torch
 
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_shape, check_tensor
-from infobatch.scoring.reduction import at_least_float32, by_sample
+from infobatch.scoring.reduction import at_least_float32, by_sample, with_sizes
 from infobatch.scoring.timestep_means import TimestepMeans
 from infobatch.transfer import send
 
@@ -29,7 +29,8 @@ def diffusion(
     level. The loss does not change. Like the running mean of ``torch.nn.functional.batch_norm``,
     the object is read and then updated with this batch: scores depend on earlier batches, never on
     this one. A sample at a timestep about which nothing is known yet has score NaN: it keeps its
-    old score.
+    old score. So is the size of the gradient, ``extras["gradient"]``, the root of the score: the sample's
+    next gradient will be that of another timestep.
 
     Args:
         prediction: (B, …), the model's output.
@@ -66,15 +67,17 @@ def diffusion(
     prediction = at_least_float32(prediction)
     errors = by_sample((prediction - target.to(prediction.dtype)).square()).mean(1)
     losses = errors
+    squares = errors.detach()
     if weights is not None:
         check_shape(call, "weights", weights, (size,), "Pass one weight per sample.")
-        losses = errors * send(weights.detach(), errors.device, errors.dtype)
+        weights = send(weights.detach(), errors.device, errors.dtype)
+        losses, squares = errors * weights, squares * weights.square()
     if timestep_means is None:
-        return PerSample(losses, losses.detach())
+        return with_sizes(losses, losses.detach(), squares)
     # The weights depend only on the timestep and would cancel, so the plain errors are compared.
     scores = timestep_means.relative(errors.detach(), timesteps)
     timestep_means.update(errors.detach(), timesteps)
-    return PerSample(losses, scores)
+    return with_sizes(losses, scores, scores)
 
 
 def diffusion_target(

@@ -23,7 +23,7 @@ from infobatch.integrations.transformers.support import (
 )
 from infobatch.pruner import Pruner
 from infobatch.schedule import PacedScheduler
-from infobatch.trainers import has_begun, may_prune
+from infobatch.trainers import has_begun, may_prune, summary
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Base
@@ -308,7 +308,7 @@ class PrunedEpochs(_Base):
         savings = self.pruner.savings
         output = super()._finalize_training(trial, savings.made, start_time)
         if self.is_world_process_zero():
-            print(savings)
+            print(summary(self.pruner))
         return output
 
     # Checkpoints.

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from infobatch.lab.compare.results import Results
+from infobatch.lab.compare.results import Results, labelled
+from infobatch.lab.stats.forecasts import forecast_note
 from infobatch.lab.stats.intervals import ERROR_WITHOUT_DESIGN, decimals, signed
 from infobatch.lab.stats.runs import FULL, FULL_LENGTH, RANDOM, SHORT, Summary, mean_and_deviation
 from infobatch.lab.stats.verdict import Verdict
 
+_ORDINARY_WIDTH = 80  # columns of a terminal
+
 
 def print_answer(console: Console, results: Results) -> None:
     """Print the results, without truncation at any width or in a pipe."""
+    results = labelled(results)
     console.print(Text(headline(results), style="bold"), soft_wrap=True)
-    console.print(results_table(results))
+    console.print(results_table(results, width=console.width))
     for line in notes(results):
         console.print(Text(line), soft_wrap=True)
 
@@ -31,15 +36,20 @@ def headline(results: Results) -> str:
     return decision.sentence
 
 
-def results_table(results: Results) -> Table:
-    """Metric and cost by arm and length, the saving at equal quality, and a one-word verdict."""
+def results_table(results: Results, *, width: int = 0) -> Table:
+    """Metric and cost by arm and length, the saving at equal quality, and a one-word verdict.
+
+    Names and metrics are not broken if the console is known to have an ordinary ``width``.
+    """
     settings, conclusions = results.settings, results.conclusions
     digits = decimals(settings.margin)
     several = len(settings.seeds) > 1
     seconds = conclusions.compared_seconds
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1))
+    longest = max(map(len, settings.arms), default=0)
+    whole = width >= _ORDINARY_WIDTH and longest <= _ORDINARY_WIDTH // 3
+    table.add_column("arm", overflow="fold", no_wrap=whole)
     for name, left in (
-        ("arm", True),
         ("length", False),
         (settings.metric, False),
         ("passes saved", False),
@@ -47,7 +57,9 @@ def results_table(results: Results) -> Table:
         ("saved at equal quality", False),
         ("against full", several),
     ):
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
+        is_number = name == settings.metric
+        justify: Literal["left", "right"] = "left" if left else "right"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole and is_number)
     words = {(verdict.arm, verdict.length): verdict.word for verdict in conclusions.verdicts}
     for row in results.summaries:
         point = results.point(row.arm, row.length)
@@ -94,7 +106,7 @@ def matched_name(row: Summary, arms: Sequence[str]) -> str:
 def notes(results: Results) -> list[str]:
     """Further notes: the gate, verdicts at full length, the level, the grid's cost."""
     conclusions = results.conclusions
-    lines = []
+    lines = [forecast] if (forecast := forecast_note(results.runs, conclusions.frontier)) else []
     if conclusions.gate is not None and conclusions.gate.text != headline(results):
         lines.append(conclusions.gate.text)
     several = len(results.settings.seeds) > 1
@@ -156,7 +168,7 @@ def _tie_rule(results: Results) -> str:
         return "One seed cannot tell close rates apart, so the choice is partly luck."
     return (
         "The rate with the best mean is chosen; among rates within one standard error of it, the task's own "
-        f"({results.settings.learning_rate:g}), or else the one nearest to the middle of the grid."
+        f"({results.settings.learning_rate:g}) if it is inside the grid, or else the one nearest to its middle."
     )
 
 

@@ -34,7 +34,7 @@ from infobatch.lab.run.identity import hash_of_task, what_differs
 from infobatch.lab.run.machine import versions
 from infobatch.lab.run.settings import settings_of
 from infobatch.lab.stats.decision import conclude
-from infobatch.lab.stats.runs import FULL, FULL_LENGTH, SHORT, Question, Record, is_trained
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, SHORT, Question, Record
 from infobatch.lab.task import Task, load_task
 
 Watch = Callable[["Comparison", Job, dict[str, Any]], None]
@@ -260,14 +260,15 @@ class Comparison:
 
     def _jobs_of_seed(self, seed: int) -> list[Job]:
         jobs: list[Job] = []
+        followed = ",".join(arm.name for arm in self.arms if arm.can_be_followed)
         for length in sorted(self.lengths, reverse=True):
             leading: Job | None = None
             for arm in self.order:
-                if not is_trained(arm.name, length):
-                    continue
                 folder = run_folder(self.out, arm.name, seed, length=length)
                 rate = self.chosen_rates.get(arm.name)
                 arguments = self._arguments(length, rate)
+                if arm.name == FULL and length == FULL_LENGTH and not seed and followed:
+                    arguments += ("--shadow", followed)
                 leader = leading if arm.follows else None
                 jobs.append(Job(arm.name, seed, folder, arguments, leader, length))
                 if arm == self.leader:

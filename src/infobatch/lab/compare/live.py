@@ -17,7 +17,7 @@ from infobatch.lab.compare.jobs import Job
 from infobatch.lab.compare.results import SWEEP
 from infobatch.lab.run.result import RESULT_FILE
 from infobatch.lab.stats.intervals import decimals
-from infobatch.lab.stats.runs import FULL_LENGTH
+from infobatch.lab.stats.runs import FULL_LENGTH, label_of
 
 
 class LiveTable:
@@ -96,7 +96,9 @@ class LiveTable:
                 self._standing(job, at) for job, at in self._running.values() if job.arm == arm.name
             ]
             mean = f"{statistics.fmean(metrics):.{self._digits}f}" if metrics else "–"
-            table.add_row(arm.name, f"{len(finished)}/{len(jobs)}", mean, "\n".join(running))
+            table.add_row(
+                label_of(arm.name), f"{len(finished)}/{len(jobs)}", mean, "\n".join(running)
+            )
         return table
 
     def _standing(self, job: Job, at: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from infobatch.lab.run.result import RESULT_FILE, read_result
 from infobatch.lab.stats.decision import Conclusions
 from infobatch.lab.stats.frontier import Point
 from infobatch.lab.stats.rates import RateSummary
-from infobatch.lab.stats.runs import Record, Summary, summarise
+from infobatch.lab.stats.runs import Record, Summary, label_of, summarise
 
 SCHEMA_VERSION = 2
 RESULTS_FILE = "results.json"
@@ -136,7 +136,12 @@ def write_results(out: Path, results: Results) -> Path:
 
     Each run is on one line, because indentation would make up most of a file with long histories.
     """
-    path = out / RESULTS_FILE
+    path, text = out / RESULTS_FILE, _text(results)
+    write_atomically(path, lambda temporary: temporary.write_text(text))
+    return path
+
+
+def _text(results: Results) -> str:
     conclusions, settings = to_json(results.conclusions), to_json(results.settings)
     conclusions["verdicts"] = list(map(_verdict_to_json, conclusions["verdicts"]))
     head = json.dumps(
@@ -145,9 +150,15 @@ def write_results(out: Path, results: Results) -> Path:
     lines = [
         json.dumps(to_json(run), allow_nan=False, separators=(",", ":")) for run in results.runs
     ]
-    text = head.removesuffix("\n}") + ',\n "runs": [\n' + ",\n".join(lines) + "\n ]\n}\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text))
-    return path
+    return head.removesuffix("\n}") + ',\n "runs": [\n' + ",\n".join(lines) + "\n ]\n}\n"
+
+
+def labelled(results: Results) -> Results:
+    """The same results with the names of arms as tables and figures show them, in sentences too."""
+    names = [label_of(arm) for arm in results.settings.arms]
+    if len(set(names)) < len(names) or names == list(results.settings.arms):
+        return results
+    return results_from_json(json.loads(label_of(_text(results))))
 
 
 def read_results(out: Path) -> Results:

@@ -10,9 +10,10 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
+from infobatch.forecast import Forecast, epoch_saving
 from infobatch.lab.report.details import Array
 from infobatch.lab.report.looks import Look, shortened
-from infobatch.lab.report.svg import draw, hover
+from infobatch.lab.report.svg import INK, draw, hover
 from infobatch.lab.stats.runs import Epoch, Record
 
 
@@ -117,3 +118,30 @@ def threshold(runs: Sequence[Record], *, looks: Mapping[str, Look]) -> Markup | 
         ylabel="threshold (score)",
         looks=looks,
     )
+
+
+def forecast(known: Forecast | None, *, looks: Mapping[str, Look]) -> Markup | None:
+    """What each epoch would save at equal quality, followed on all data."""
+    rules = {} if known is None else known.rules
+    shown = {arm: rule for arm, rule in rules.items() if arm in looks and not rule.biased}
+    if not shown:
+        return None
+
+    def plot(axes: list[Axes]) -> None:
+        axis = axes[0]
+        for arm, rule in shown.items():
+            x = [epoch.epoch + 1 for epoch in rule.epochs]
+            realised = [epoch_saving(epoch) for epoch in rule.epochs]
+            promised = [epoch_saving(epoch, promised=True) for epoch in rule.epochs]
+            look = looks[arm]
+            every = max(1, len(x) // 8)
+            (line,) = axis.plot(x, realised, **look.line(), markevery=every, label=arm)
+            hover(line, f"{arm}: {rule.saving:.0%} over all epochs")
+            axis.plot(x, promised, color=look.colour, ls=":", lw=1)
+        axis.axhline(0, color=INK, lw=1)
+        axis.set(xlabel="epoch", ylabel="forecast saving")
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axis.yaxis.set_major_formatter(PercentFormatter(1))
+
+    words = (f"{arm} {rule.saving:.0%}" for arm, rule in shown.items())
+    return draw("forecast", f"Forecast saving at equal quality by epoch: {', '.join(words)}", plot)

@@ -24,15 +24,16 @@ from infobatch.lab.compare.answer import (
     matched_note,
     stopping_note,
 )
-from infobatch.lab.compare.results import Results, read_results, run_folder
+from infobatch.lab.compare.results import Results, labelled, read_results, run_folder
 from infobatch.lab.report import epoch_figures, frontier_figures, sample_figures, tables
 from infobatch.lab.report.details import Details, read_details
 from infobatch.lab.report.looks import Look, looks_of
 from infobatch.lab.report.pictures import data_uri
 from infobatch.lab.run.arms import INFOBATCH, Arm
+from infobatch.lab.stats.forecasts import forecast_of
 from infobatch.lab.stats.frontier import Frontier
 from infobatch.lab.stats.intervals import decimals
-from infobatch.lab.stats.runs import FULL, FULL_LENGTH, Cost, Summary, is_trained
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, Cost, Summary, label_of
 
 LONGEST_TEXT = 700
 
@@ -61,13 +62,9 @@ def write_report(out: Path) -> Path:
 
 def render(results: Results, folder: Path) -> str:
     """The page's HTML; ``folder`` contains the runs' folders."""
+    by_sample, results = _by_sample(results, folder), labelled(results)
     settings, summaries = results.settings, results.summaries
-    cells = [
-        (arm, length)
-        for arm in settings.arms
-        for length in settings.lengths
-        if is_trained(arm, length)
-    ]
+    cells = [(arm, length) for arm in settings.arms for length in settings.lengths]
     return template("report.html.jinja").render(
         settings=settings,
         conclusions=results.conclusions,
@@ -81,7 +78,7 @@ def render(results: Results, folder: Path) -> str:
         margin=f"{settings.margin:g} {settings.unit}".rstrip(),
         cards=tables.cards(results, summaries),
         rows=tables.frontier_rows(results, summaries),
-        reaches=tables.reach_rows(results),
+        arm_rows=tables.arm_rows(results),
         matched_note=matched_note(results),
         test_set_note=tables.test_set_note(results, summaries),
         grid_note=grid_note(results),
@@ -93,7 +90,7 @@ def render(results: Results, folder: Path) -> str:
         run_settings=tables.setting_rows(results.runs),
         machine=tables.machine_rows(results),
         **_figures(results, summaries),
-        **_by_sample(results, folder),
+        **by_sample,
     )
 
 
@@ -147,6 +144,7 @@ def _figures(results: Results, summaries: Sequence[Summary]) -> dict[str, Any]:
         "rate_figure": frontier_figures.quality_against_rate(
             settings.rates, settings.tried_rates, metric=metric, margin=margin, looks=looks
         ),
+        "forecast_figure": epoch_figures.forecast(forecast_of(results.runs), looks=looks),
         "kept_figure": epoch_figures.kept_fraction(longest, looks=pruned),
         "threshold_figure": epoch_figures.threshold(longest, looks=pruned),
         "curves": epoch_figures.learning_curves(longest, metric=metric, looks=looks),
@@ -155,11 +153,14 @@ def _figures(results: Results, summaries: Sequence[Summary]) -> dict[str, Any]:
 
 def _by_sample(results: Results, folder: Path) -> dict[str, Any]:
     """The figures that need the folders of the full-length runs."""
-    names, looks = results.settings.class_names, looks_of(results.settings.arms)
+    names = results.settings.class_names
+    looks = looks_of(list(map(label_of, results.settings.arms)))
     longest = [run for run in results.runs if run.length == FULL_LENGTH]
     details = [
         read_details(
-            run_folder(folder, run.arm, run.seed, length=FULL_LENGTH), arm=run.arm, seed=run.seed
+            run_folder(folder, run.arm, run.seed, length=FULL_LENGTH),
+            arm=label_of(run.arm),
+            seed=run.seed,
         )
         for run in sorted(longest, key=lambda run: (_interest(run.arm), run.arm, run.seed))
     ]

@@ -24,13 +24,14 @@ from infobatch.lab.run.identity import hash_of
 from infobatch.lab.stats.runs import FULL, RANDOM, SHORT
 from infobatch.lab.task import TaskError, import_file
 from infobatch.policies import POLICIES, NoPrune, Policy, RandomPrune
+from infobatch.policies.options import Options
 from infobatch.pruner import Pruner
 from infobatch.stream import StreamPruner
 
 INFOBATCH, STREAM = "infobatch", "stream"
 DELTA = 0.875
 LIMITS = ("save", "max_noise", "warmup", "protect_classes")  # of any rule, see InfoBatch
-RUN_OPTIONS = ("delta", "shrink", "scores", *LIMITS)  # not settings of the policy
+RUN_OPTIONS = ("delta", "shrink", "scores", "probe", *LIMITS)  # not settings of the policy
 OF_A_STREAM = ("keep", "max_noise", "floor", "window")  # options, see StreamPruner
 _POLICY_NAMES = {FULL: "none", SHORT: "none", INFOBATCH: "mean"}
 
@@ -111,6 +112,11 @@ class Arm:
         return None if path is None else Path(path)
 
     @property
+    def probe(self) -> str | None:
+        """The layer of the model at which the sizes of gradients are measured."""
+        return self._parts[1].get("probe")
+
+    @property
     def hash(self) -> str | None:
         """A hash of the user's files, those of the rule and the scores."""
         files = [file for file in (self.file, self.scores) if file is not None and file.exists()]
@@ -142,6 +148,18 @@ class Arm:
         }
         policy: Policy = self._policy_class(**values)
         return policy
+
+    @property
+    def can_be_followed(self) -> bool:
+        """Whether a run on all data can tell what this arm would leave out."""
+        by_itself = self.prunes and not self.follows and self.stream is None
+        return by_itself and self.coreset is None and self.scores is None and self.shrink == "epoch"
+
+    @property
+    def options(self) -> Options:
+        """The options of an arm that can be followed; its rule does not depend on the data's size."""
+        policy = self.policy(num_samples=1, passes=1, epochs=1, budget=None)
+        return Options(policy=policy, delta=self.delta, **self.limits)
 
     @cached_property
     def _policy_class(self) -> Any:

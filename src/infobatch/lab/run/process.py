@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from infobatch.files import write_atomically
 from infobatch.lab.options import parse_options
-from infobatch.lab.run.arms import Arm
+from infobatch.lab.run.arms import Arm, parse_arms
 from infobatch.lab.run.identity import hash_of_task, what_differs
 from infobatch.lab.run.result import RESULT_FILE, read_result, write_result
 from infobatch.lab.run.settings import RunSettings, settings_of
@@ -59,6 +59,9 @@ def main(  # noqa: PLR0917 - a command line
     selections: Annotated[
         Path | None, typer.Option(help="Where coresets are kept. [default: the run's folder]")
     ] = None,
+    shadow: Annotated[
+        str, typer.Option(help="Arms to follow, on all data: what would they leave out?")
+    ] = "",
     log: Annotated[str | None, typer.Option(help="tensorboard or wandb.")] = None,
     events: Annotated[
         bool, typer.Option(help="Report progress to the parent process, and exit with it.")
@@ -83,6 +86,7 @@ def main(  # noqa: PLR0917 - a command line
                 learning_rate=learning_rate,
                 validation=validation,
                 selections=selections,
+                shadow=shadow,
                 log=log,
                 events=events,
             )
@@ -106,6 +110,7 @@ def run_once(
     length: float = 1.0,
     leader: str | None = None,
     selections: Path | None = None,
+    shadow: str = "",
     log: str | None = None,
     events: bool,
 ) -> None:
@@ -140,7 +145,8 @@ def run_once(
         return
     for left_by_a_kill in folder.glob(".*.tmp"):
         left_by_a_kill.unlink(missing_ok=True)
-    run = Run(task, settings, folder, selections=selections)
+    shadows = parse_arms(shadow) if shadow else []
+    run = Run(task, settings, folder, selections=selections, shadows=shadows)
     with reporting(run, log=log, events=events) as report:
         record = run.train(report)
     if run.rank:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -38,14 +38,23 @@ from infobatch.lab.run.result import finite, rounded
 from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.selection import Selection, charge
 from infobatch.lab.run.settings import RunSettings
-from infobatch.lab.run.steps import PlannedSteps, Steps, StreamedSteps, per_sample
+from infobatch.lab.run.steps import (
+    PlannedSteps,
+    ProbedSteps,
+    Step,
+    Steps,
+    StreamedSteps,
+    per_sample,
+)
 from infobatch.lab.run.weighted import Weighted, WithWeights, scaled
 from infobatch.lab.stats.runs import SHORT, Costs, Epoch, Record
 from infobatch.lab.task import Task, TaskError
 from infobatch.memory.export import read_cost, read_scores
 from infobatch.plan import FloatArray
 from infobatch.policies import Policy
-from infobatch.savings import FORWARD
+from infobatch.policies.options import name_of
+from infobatch.savings import FORWARD, EpochPasses
+from infobatch.tracks import Track
 
 CHECKPOINT_SECONDS = 20.0
 ROUNDING = 1e-6  # of positions in the schedule, which are fractions
@@ -55,13 +64,22 @@ Report = Callable[[dict[str, Any]], None]
 
 
 class Run:
-    """A training run in progress."""
+    """A training run in progress, on all data perhaps with ``shadows``: arms that are only followed."""
+
+    _shadow_seconds = 0.0  # what following them took so far
 
     def __init__(
-        self, task: Task, settings: RunSettings, folder: Path, *, selections: Path | None = None
+        self,
+        task: Task,
+        settings: RunSettings,
+        folder: Path,
+        *,
+        selections: Path | None = None,
+        shadows: Sequence[Arm] = (),
+        tracks: Sequence[Track] = (),
     ) -> None:
         self.task, self.settings, self.folder = task, settings, folder
-        self.arm = Arm(settings.arm)
+        self.arm, self.shadows = Arm(settings.arm), {arm.name: arm.options for arm in shadows}
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -99,6 +117,8 @@ class Run:
             seed=settings.seed,
             labels=self._labels_for(policy),
             initial_scores=self._initial_scores(),
+            shadow=tuple(self.shadows.values()),
+            tracks=tracks,
             **self.arm.limits,
         )
         self.loader = DataLoader(
@@ -130,8 +150,22 @@ class Run:
         self.loss_sum = torch.zeros((), device=self.device)  # of the running epoch
         self.snapshot: dict[str, torch.Tensor] = {}
 
+    def _layer(self, name: str) -> nn.Module:
+        """The layer of the model that an arm's probe is for."""
+        try:
+            return self.model.get_submodule(name)
+        except AttributeError:
+            known = ", ".join(name for name, _ in self.model.named_modules() if name)
+            raise TaskError(
+                f"The arm {self.arm.name} names a layer {name!r} that the model does not have. Expected one "
+                f"of {known}."
+            ) from None
+
     def _steps(self) -> Steps:
         """How the arm trains on a batch."""
+        if self.arm.probe is not None:
+            probe = infobatch.Probe(self._layer(self.arm.probe))
+            return ProbedSteps(self.train_data, self._losses, self._overhead, probe)
         if self.arm.stream is None:
             return PlannedSteps(self.train_data, self._losses, self._overhead)
         if self.world_size > 1:
@@ -160,7 +194,8 @@ class Run:
 
     def _labels_for(self, policy: Policy) -> Any:
         """The class of each sample, if the arm needs it."""
-        if "protect_classes" not in self.arm.limits and not policy.needs_labels:
+        needed = "protect_classes" in self.arm.limits or policy.needs_labels
+        if not needed and not any(options.needs_labels for options in self.shadows.values()):
             return None
         if self.task.labels is None:
             raise TaskError(
@@ -217,9 +252,7 @@ class Run:
         saved = time.perf_counter()
         for batch in self.loader:
             step = self.steps.take(model, to_device(batch, self.device))
-            step.loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            self._descend(step)
             costs.samples_forwarded += step.forwarded * self.world_size
             costs.samples_backpropagated += step.backpropagated * self.world_size
             costs.optimizer_steps += 1
@@ -243,6 +276,23 @@ class Run:
         self._close_epoch(epoch)
         self._save()
         report(self._standing(epoch + 1, epoch_ended=True))
+
+    def _take_off_shadows(self) -> None:
+        """Take what following other arms took off the costs: training on all data does not need it."""
+        if not self.shadows:
+            return
+        spent = self.train_data.forecast().seconds - self._shadow_seconds
+        self._shadow_seconds += spent
+        self.costs.seconds -= spent
+        self.costs.overhead_seconds -= spent
+        if self.costs.cpu_seconds is not None:  # one thread
+            self.costs.cpu_seconds -= spent
+
+    def _descend(self, step: Step) -> None:
+        step.loss.backward()  # type: ignore[no-untyped-call]
+        self.steps.after_backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def _refresh(self) -> None:
         """Forward what the epoch left out, if the rule needs it: three forwards cost one pass."""
@@ -294,6 +344,7 @@ class Run:
 
     def _close_epoch(self, epoch: int) -> None:
         """Evaluate the model if it is due, and add the epoch to the history."""
+        self._take_off_shadows()
         last = self.train_data.savings.epochs[-1]
         is_last = epoch + 1 == self.epochs or self.ended
         measured = is_last or (epoch + 1) % self.task.evaluate_every == 0
@@ -461,7 +512,15 @@ class Run:
             hardware=hardware(self.device),
             finished_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             extra_metrics=self._extra_metrics(),
+            shadows=self._followed(),
         )
+
+    def _followed(self) -> dict[str, tuple[EpochPasses, ...]]:
+        """What the shadows recorded, by arm."""
+        if not self.shadows:
+            return {}
+        rules = self.train_data.forecast().rules
+        return {arm: rules[name_of(options)].epochs for arm, options in self.shadows.items()}
 
     def _extra_metrics(self) -> dict[str, float | None]:
         diverged = self.history[-1]["metric"] is None  # its outputs may not be numbers

@@ -9,11 +9,25 @@ from typing import Any, Literal
 import numpy as np
 
 from infobatch.lab.stats.intervals import Estimate, estimate
+from infobatch.savings import EpochPasses
 
 FULL, SHORT, RANDOM = "full", "short", "random"
-FULL_LENGTH = 1.0  # the task's number of epochs; pruned arms may be trained for longer
+FULL_LENGTH = 1.0  # the task's number of epochs; arms may be trained for longer
 Seconds = Literal["cpu_seconds", "seconds"]
 Cost = Literal["samples_forwarded"] | Seconds
+
+
+AUTO = "auto"
+_SAME_AS_AUTO = "noise:tau=0.2:delta=1.0"  # how earlier comparisons wrote it
+
+
+def label_of(text: str) -> str:
+    """An arm's name, or a text with such names, as tables and figures show it.
+
+    >>> label_of("noise:tau=0.2:delta=1.0:gradient=root")
+    'auto:gradient=root'
+    """
+    return text.replace(_SAME_AS_AUTO, AUTO)
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,7 @@ class Epoch:
     learning_rate: float
     seconds: float
     added_noise: float | None = None  # None for the arm ``stream``
+    realised_noise: float | None = None  # None if it was not measured
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,9 @@ class Record:
     hardware: Mapping[str, str | int]
     finished_at: str  # ISO 8601, UTC
     extra_metrics: Mapping[str, float | None] = field(default_factory=dict)  # of the finished model
+    shadows: Mapping[str, tuple[EpochPasses, ...]] = field(
+        default_factory=dict
+    )  # arms followed by it
 
     @property
     def leader(self) -> str | None:
@@ -101,11 +119,6 @@ class Record:
         count = self.hardware["threads"]
         threads = f"{count} {'thread' if count == 1 else 'threads'}"
         return f"{self.hardware.get('gpu', self.hardware['processor'])}, {threads}"
-
-
-def is_trained(arm: str, length: float) -> bool:
-    """Whether a comparison trains an arm for a length: only pruned arms take more than all epochs."""
-    return arm != FULL or length <= FULL_LENGTH
 
 
 def seconds_to_compare(records: Sequence[Record]) -> Seconds | None:

@@ -1,0 +1,145 @@
+"""Shadows: rules that are followed beside a training on all data, without pruning anything.
+
+A shadow is a pruned run that takes its losses from the run on all data. It draws the plan that its
+rule would have drawn, from its own memory, and only the samples of that plan reach this memory: the
+others keep their old scores, as they would have. So the share left out, the noise promised and the
+noise realised are those of a real pruned run with these losses. What differs is the model, which has
+seen all data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from infobatch.distributed.ranks import Ranks
+from infobatch.epoch.losses import Losses
+from infobatch.epoch.run import Run
+from infobatch.memory.memory import Memory, Rows
+from infobatch.memory.state import ShadowState
+from infobatch.plan import FloatArray, Plan
+from infobatch.policies.gradient import Sizing, Sums, gradient_size, noise_sums, realised_noise
+from infobatch.policies.planning import Planner
+from infobatch.savings import EpochPasses
+
+_BLOCK = 1 << 16  # samples at a time, so that temporaries stay in the CPU cache
+
+
+class Shadow:
+    """A rule, what it would remember, and the record of its epochs."""
+
+    def __init__(self, planner: Planner) -> None:
+        self.planner = planner
+        self.history: list[EpochPasses] = []
+        self.seconds = 0.0  # spent in this process
+        self._memory: Memory | None = None
+
+    def follow(self, run: Run, seed: int) -> None:
+        """Record an epoch that was trained on all data. Collective if the scores are sharded."""
+        began = time.perf_counter()
+        if run.losses is not None:
+            self._record(run, run.losses, seed)
+        self.seconds += time.perf_counter() - began
+
+    def _record(self, run: Run, recorded: Losses, seed: int) -> None:
+        ranks, memory = run.ranks, self._current_memory(run.ranks)
+        plan = self.planner.draw(memory, ranks, self.history, epoch=run.epoch, seed=seed)
+        losses = by_row(recorded, len(memory))
+        visited = plan.rows(plan.codes)
+        unscored = int(np.count_nonzero(np.isnan(losses[visited])))
+        row, sizing = self.planner.measured_by(recorded.known(), run.channels)
+        measure = by_row(recorded, len(memory), row) if row else losses
+        counts = np.array([len(plan), unscored, *sums_of(plan, measure, sizing)])
+        if ranks.sharded:
+            counts = ranks.communicator.sum(counts)
+        planned, unscored, full = int(counts[0]), int(counts[1]), self.planner.num_samples
+        # A rule that forwards what it leaves out knows all losses.
+        refreshed = full - planned if self.planner.policy.refreshes else 0
+        kept = None if refreshed else visited
+        memory.fold(_visits(losses, kept), run.epoch)
+        for channel in self.planner.channels:
+            values = by_row(recorded, len(memory), 1 + run.channels.index(channel))
+            memory.fold(_visits(values, kept), run.epoch, channel)
+        noise = None if plan.biased else realised_noise(counts[2:])
+        self.history.append(
+            EpochPasses(
+                run.epoch,
+                full,
+                planned,
+                planned,
+                unscored,
+                plan.thresholds,
+                plan.added_noise,
+                plan.kept_cost,
+                refreshed,
+                0.0 if not refreshed else 1 - (plan.kept_cost or planned / full),
+                noise,
+            )
+        )
+
+    def _current_memory(self, ranks: Ranks) -> Memory:
+        if self._memory is None or len(self._memory) != ranks.owned(self.planner.num_samples):
+            self._memory = self.planner.new_memory(ranks)
+        return self._memory
+
+    def as_if_over(self, run: Run, seed: int) -> Shadow:
+        """What this shadow would be if the running epoch ended here."""
+        twin = Shadow(self.planner)
+        twin.history, twin._memory = list(self.history), self._current_memory(run.ranks).copy()
+        if not run.ranks.sharded:  # the other ranks would have to take part
+            twin.follow(run, seed)
+        return twin
+
+    def state(self, ranks: Ranks) -> ShadowState:
+        """What a checkpoint needs."""
+        columns = self._current_memory(ranks).copy().columns
+        return ShadowState(columns, tuple(self.history))
+
+    def load(self, state: ShadowState, ranks: Ranks) -> None:
+        """Continue from a checkpoint."""
+        self._memory = self.planner.new_memory(ranks)
+        self._memory.restore({name: column.copy() for name, column in state.columns.items()})
+        self.history = list(state.history)
+
+
+def by_row(losses: Losses, count: int, channel: int = 0) -> FloatArray:
+    """An epoch's losses, one per row of the memory, NaN where there is none."""
+    dense = np.full(count, np.nan, np.float32)
+    for rows, values in losses.blocks(channel):
+        dense[rows] = values
+    return dense
+
+
+def sums_of(plan: Plan, losses: FloatArray, sizing: Sizing, *, by_position: bool = False) -> Sums:
+    """The sums of which the realised noise is the ratio, over the samples that a plan visits.
+
+    ``losses`` are one per row of the memory, or per position of the plan; those that are not finite
+    add to neither sum.
+    """
+    total = np.zeros(2)
+    for start in range(0, len(plan), _BLOCK):
+        codes = plan.codes[start : start + _BLOCK]
+        if by_position:
+            visited = losses[start : start + _BLOCK]
+            codes = codes[: len(visited)]
+        else:
+            visited = losses[plan.rows(codes)]
+        sizes = gradient_size(visited, sizing)
+        sizes[~np.isfinite(visited)] = 0
+        total += noise_sums(plan.class_weights[plan.classes(codes)], sizes)
+    return total
+
+
+def _visits(losses: FloatArray, rows: Rows | None) -> Iterator[tuple[Rows, FloatArray]]:
+    """The finite losses of some rows, or of all."""
+    known = ~np.isnan(losses)
+    if rows is not None:
+        kept = np.zeros(len(losses), np.bool_)
+        kept[rows] = True
+        known &= kept
+    places = np.flatnonzero(known)
+    for start in range(0, len(places), _BLOCK):
+        block = places[start : start + _BLOCK]
+        yield block, losses[block]

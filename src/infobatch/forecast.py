@@ -1,0 +1,208 @@
+"""What a rule saves at equal quality, forecast from what it leaves out and the noise that it adds.
+
+Pruning makes an epoch cheaper and noisier. Where noise limits progress, an epoch with a noise larger
+by a factor 1 + a is worth 1/(1 + a) of one, so that a rule needs as much compute as a training on all
+data that is shorter by
+
+    saving = 1 − mean over the epochs of kept × (1 + realised noise).
+
+It says 0 for random pruning: training for fewer epochs does as well. How near this comes to what was
+measured is on the page docs/results/forecast.md.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from infobatch.savings import FORWARD, EpochPasses
+
+ERROR = 0.06  # root mean square of forecast − measured saving, see docs/results/forecast.md
+TOLERANCE = 0.05  # the most that a forecast may still move, if the trend goes on
+_FEWEST = 4  # pruned epochs that show a trend
+_PREFIX = "infobatch/forecast"
+_WIDTH = 80  # columns of a terminal
+_LONGEST_NAME = 28  # of a rule whose numbers are on the same line
+
+
+def epoch_saving(epoch: EpochPasses, *, promised: bool = False) -> float:
+    """The share of an epoch over all data that a pruned one saves at equal quality.
+
+    Args:
+        epoch: the record of the pruned epoch.
+        promised: go by the noise that the plan promised, even if the realised noise is known.
+
+    >>> epoch_saving(EpochPasses(1, 100, 60, 60, 0, added_noise=0.2))
+    0.28
+    """
+    noise = None if promised else epoch.realised_noise
+    noise = epoch.added_noise if noise is None else noise
+    return 1 - epoch.kept_cost * (1 + noise) - FORWARD * epoch.refreshed_cost
+
+
+@dataclass(frozen=True)
+class RuleForecast:
+    """The forecast for one rule.
+
+    ``epochs`` are its records so far; ``to_come`` is how many more epochs it would prune, and
+    ``num_epochs`` how many there are in all.
+    """
+
+    epochs: tuple[EpochPasses, ...]
+    to_come: int
+    num_epochs: int
+
+    @property
+    def pruned(self) -> tuple[EpochPasses, ...]:
+        """The epochs so far that left something out."""
+        return tuple(epoch for epoch in self.epochs if epoch.planned < epoch.full)
+
+    @property
+    def left_out(self) -> float:
+        """The mean share of the cost that the epochs so far left out."""
+        return fmean(1 - epoch.kept_cost for epoch in self.epochs) if self.epochs else 0.0
+
+    @property
+    def promised_noise(self) -> float:
+        """The mean of the noise that pruned epochs were expected to add."""
+        return fmean(epoch.added_noise for epoch in self.pruned) if self.pruned else 0.0
+
+    @property
+    def realised_noise(self) -> float | None:
+        """The mean of the noise that pruned epochs added, by the losses of their own visits."""
+        known = [epoch.realised_noise for epoch in self.pruned]
+        measured = [noise for noise in known if noise is not None]
+        return fmean(measured) if measured else None
+
+    @property
+    def biased(self) -> bool:
+        """Whether the rule adds a bias instead of noise, about which the law says nothing."""
+        return bool(self.pruned) and self.realised_noise is None
+
+    @property
+    def saving(self) -> float:
+        """The saving at equal quality of the whole run; epochs to come are like the last ones."""
+        return self.saving_if(promised=False)
+
+    def saving_if(self, *, promised: bool) -> float:
+        """The same, by the noise that was realised or only ``promised``."""
+        savings = [epoch_saving(epoch, promised=promised) for epoch in self.epochs]
+        pruned = [epoch_saving(epoch, promised=promised) for epoch in self.pruned]
+        level = fmean(pruned[-_quarter(pruned) :]) if pruned else 0.0
+        total = max(self.num_epochs, len(savings), 1)
+        return (math.fsum(savings) + self.to_come * level) / total
+
+    @property
+    def trend(self) -> float:
+        """How much the saving would change if the epochs to come went on changing as the last ones did."""
+        savings = [epoch_saving(epoch) for epoch in self.pruned]
+        size = _quarter(savings)
+        if len(savings) < 2 * size:
+            return 0.0
+        change = fmean(savings[-size:]) - fmean(savings[-2 * size : -size])
+        return change / size * self.to_come**2 / 2 / max(self.num_epochs, 1)
+
+    @property
+    def too_early(self) -> str:
+        """Why this cannot be said yet; empty if it can."""
+        if not self.to_come:
+            return ""
+        if len(self.pruned) < _FEWEST:
+            return f"{len(self.pruned)} pruned epochs are too few to see a trend"
+        if abs(self.trend) > TOLERANCE:
+            now, direction = epoch_saving(self.pruned[-1]), "rises" if self.trend > 0 else "falls"
+            return (
+                f"the spread of the gradients' sizes still {direction}: an epoch would save {now:.0%} "
+                f"now, {epoch_saving(self.pruned[-1 - _quarter(self.pruned)]):.0%} a little earlier"
+            )
+        return ""
+
+
+def _quarter(epochs: Sequence[object]) -> int:
+    return max(1, len(epochs) // 4)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What rules would save at equal quality, from the epochs so far.
+
+    ``rules`` are the forecasts by name. ``shadows`` says that nothing was pruned: the rules were
+    followed beside a training on all data, which took ``seconds`` in this process.
+
+    >>> epoch = EpochPasses(1, 100, 60, 60, 0, added_noise=0.2, realised_noise=0.2)
+    >>> print(Forecast({"auto": RuleForecast((epoch,) * 8, to_come=0, num_epochs=8)}))
+    rule  left out  promised noise  realised noise  saving
+    auto     40.0%            0.20            0.20     28%
+    Use policy="auto": it would save about 28% of the sample passes at equal quality
+    (± 6 points, the usual error of such forecasts).
+    """
+
+    rules: Mapping[str, RuleForecast]
+    shadows: bool = True
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def best(self) -> str | None:
+        """The rule that saves most, None if none can be judged."""
+        judged = [name for name, rule in self.rules.items() if rule.epochs and not rule.biased]
+        return max(judged, key=lambda name: self.rules[name].saving, default=None)
+
+    @property
+    def sentence(self) -> str:
+        """What to use, what that would save at equal quality and how sure it is; or why not."""
+        name = self.best
+        if name is None:
+            return "Too early to tell: no epoch has ended yet, or no unbiased rule is followed."
+        rule = self.rules[name]
+        if rule.too_early:
+            return f"Too early to tell: {rule.too_early}. Ask again later."
+        sure = f"± {100 * ERROR:.0f} points, the usual error of such forecasts"
+        saved = f"{rule.saving:.0%} of the sample passes at equal quality ({sure})"
+        if rule.saving <= ERROR:
+            return (
+                f"Do not prune here: the best rule, {name}, would save {saved}. To save compute, train "
+                "for fewer epochs."
+            )
+        if not self.shadows:
+            return f"This run, pruned by {name}, saves about {saved}."
+        use = f'policy="{name}"' if name.isidentifier() else name
+        return f"Use {use}: it would save about {saved}."
+
+    def as_dict(self) -> dict[str, float]:
+        """Flat numbers for a logger: of the last epoch, and the saving of the whole run."""
+        numbers: dict[str, float] = {}
+        for name, rule in self.rules.items():
+            if not rule.epochs:
+                continue
+            last = rule.epochs[-1]
+            numbers[f"{_PREFIX}/{name}/left_out"] = 1 - last.kept_cost
+            numbers[f"{_PREFIX}/{name}/promised_noise"] = last.added_noise
+            if last.realised_noise is not None:
+                numbers[f"{_PREFIX}/{name}/realised_noise"] = last.realised_noise
+            if not rule.biased:
+                numbers[f"{_PREFIX}/{name}/saving"] = rule.saving
+        return numbers
+
+    @property
+    def table(self) -> str:
+        """One line per rule, at most 80 columns wide."""
+        short = [name for name in self.rules if len(name) <= _LONGEST_NAME]
+        width = max(map(len, ("rule", *short)))
+        lines = [f"{'rule':{width}}  left out  promised noise  realised noise  saving"]
+        for name, rule in self.rules.items():
+            noise = rule.realised_noise
+            realised = "" if noise is None else f"{noise:.2f}"
+            saving = "biased" if rule.biased else f"{rule.saving:.0%}"
+            if name not in short:
+                lines.append(name)
+            lines.append(
+                f"{name if name in short else '':{width}}  {rule.left_out:8.1%}  "
+                f"{rule.promised_noise:14.2f}  {realised:>14}  {saving:>6}"
+            )
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return f"{self.table}\n{textwrap.fill(self.sentence, _WIDTH)}"

@@ -1,0 +1,45 @@
+"""Forecasts from a run on all data that followed other arms, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from infobatch.forecast import ERROR, Forecast, RuleForecast
+from infobatch.lab.stats.frontier import Frontier
+from infobatch.lab.stats.runs import FULL_LENGTH, Record, label_of
+
+
+def forecast_of(records: Iterable[Record]) -> Forecast | None:
+    """The forecast of the first run that followed other arms; None if no run did."""
+    for record in records:
+        if record.shadows:
+            return Forecast(
+                {
+                    label_of(arm): RuleForecast(epochs, to_come=0, num_epochs=len(epochs))
+                    for arm, epochs in record.shadows.items()
+                }
+            )
+    return None
+
+
+def forecast_note(records: Iterable[Record], frontier: Frontier | None) -> str:
+    """What was forecast for each arm beside what was measured; empty if nothing was forecast."""
+    forecast = forecast_of(records)
+    if forecast is None:
+        return ""
+    measured = {
+        label_of(point.arm): point.saving.text
+        for point in (() if frontier is None else frontier.points)
+        if point.length == FULL_LENGTH and point.saving is not None
+    }
+    parts = [
+        f"{arm} {rule.saving:.0%}" + (f" (measured: {measured[arm]})" if arm in measured else "")
+        for arm, rule in forecast.rules.items()
+        if not rule.biased
+    ]
+    if not parts:
+        return ""
+    return (
+        "Forecast of the saving at equal quality, from one run on all data, "
+        f"± {100 * ERROR:.0f} points: {', '.join(parts)}."
+    )
