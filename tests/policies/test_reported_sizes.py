@@ -126,3 +126,20 @@ def test_the_size_of_a_smoothed_cross_entropy(smoothing, classes):
     assert sizes == pytest.approx(label - p, rel=1e-2, abs=1e-3)
     assert np.isnan(gradient_size(np.array([np.nan], np.float32), Smoothed(smoothing, classes)))
     assert gradient_size(np.zeros(1, np.float32), Smoothed(smoothing, classes)) == 0
+
+
+def test_the_noise_that_was_realised_is_measured_by_them():
+    """Sizes that do not change: what the plan promises is what happens; the losses are of no account."""
+    pruner = train(infobatch.Pruner(SIZE, 6, policy="auto"), 5)
+    for epoch in pruner.savings.epochs[2:]:
+        assert epoch.added_noise == pytest.approx(0.2, abs=0.03)
+        assert epoch.realised_noise == pytest.approx(epoch.added_noise, abs=0.06)
+
+
+def test_a_shadow_sees_them_as_a_pruned_run_would():
+    pruned = train(infobatch.Pruner(SIZE, 6, policy="auto"), 5)
+    beside = train(infobatch.Pruner(SIZE, 6, policy="none", shadow=("auto",)), 5)
+    shadow = beside._course.shadows["auto"].history
+    assert [epoch.planned for epoch in shadow] == [epoch.planned for epoch in pruned.savings.epochs]
+    noise = [epoch.realised_noise for epoch in pruned.savings.epochs]
+    assert [epoch.realised_noise for epoch in shadow] == pytest.approx(noise, rel=1e-5)
