@@ -1,8 +1,10 @@
 """Forecasts in the lab: from the record of a run, beside what was measured; and the names of arms."""
 
+import importlib
 import json
+import math
+import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from infobatch.lab.stats.runs import Record, label_of
 from infobatch.savings import EpochPasses
 
 NOISE = "noise:tau=0.2:delta=1.0"
+sys.path.append(str(ROOT / "benchmarks" / "evidence"))
 
 
 @pytest.fixture(scope="module")
@@ -64,5 +67,18 @@ def test_no_table_or_sentence_has_the_old_name(demo):
 
 
 def test_what_the_forecast_promises_is_what_was_measured():
-    """The ± of its sentence is the error over the stored shadow runs, rounded up."""
-    assert Path(ROOT / "docs/results/forecast.md").exists()
+    """The ± of its sentence is the error over the stored shadow runs, rounded up to a point."""
+    forecasts = importlib.import_module("forecasts")
+    rows = forecasts.rows()
+    assert {row.study for row in rows} >= {"demo", "frontier-cifar10", "frontier-covertype"}
+    promised = forecasts.promised_for(rows)
+    error = forecasts.Agreement.of(promised).error
+    assert math.ceil(100 * error) / 100 == ERROR
+    by_hand = [
+        1 - sum(kept * (1 + realised) for kept, _, realised in epochs) / len(epochs)
+        for run in forecasts.stored_runs().values()
+        for epochs in run["shadow"].values()
+    ]
+    assert [row.rule.saving for row in rows] == pytest.approx(by_hand, abs=1e-3)
+    errors = [row.rule.saving - row.measured for row in promised if row.measured is not None]
+    assert error == pytest.approx(math.sqrt(sum(e * e for e in errors) / len(errors)))
