@@ -101,7 +101,7 @@ def names_in(value, of=""):
 
 # Objects whose names are the task's, the arms' or the packages'.
 OPEN = {
-    "options", "settings.options", "chosen_rates", "versions", "hardware", "extra_metrics",
+    "options", "settings.options", "chosen_rates", "versions", "hardware", "extra_metrics", "shadows",
 }  # fmt: skip
 
 
