@@ -33,15 +33,15 @@ class Shadow:
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
         self.history: list[EpochPasses] = []
-        self.seconds = 0.0  # spent in this process
+        self.seconds = 0.0  # of the processor, in this process
         self._memory: Memory | None = None
 
     def follow(self, run: Run, seed: int) -> None:
         """Record an epoch that was trained on all data. Collective if the scores are sharded."""
-        began = time.perf_counter()
+        began = time.thread_time()
         if run.losses is not None:
             self._record(run, run.losses, seed)
-        self.seconds += time.perf_counter() - began
+        self.seconds += time.thread_time() - began
 
     def _record(self, run: Run, recorded: Losses, seed: int) -> None:
         ranks, memory = run.ranks, self._current_memory(run.ranks)

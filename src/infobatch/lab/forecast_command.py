@@ -104,7 +104,7 @@ def snapshot(path: Path, arms: list[Arm]) -> str:
 
 def _one_epoch(arm: Arm, columns: dict[str, FloatArray]) -> RuleForecast:
     scores = columns[SCORE]
-    planner = Planner.of(len(scores), _EPOCHS, arm.options)
+    planner = Planner.of(len(scores), _EPOCHS, arm.options).silent()
     memory = planner.new_memory(Ranks())
     memory.restore(columns)
     plan = planner.draw(memory, Ranks(), (), epoch=_EPOCHS // 2, seed=0)

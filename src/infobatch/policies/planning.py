@@ -86,12 +86,12 @@ class Planner:
         cost = check_rows("cost", options.cost, num_samples, positive=True)
         scores = read_scores(options.initial_scores, num_samples)
         shadows = {
-            name: cls.of(num_samples, num_epochs, others)._silent()
+            name: cls.of(num_samples, num_epochs, others).silent()
             for name, others in options.shadows.items()
         }
         return cls(num_samples, num_epochs, options, cost, labels, scores, shadows)
 
-    def _silent(self) -> Planner:
+    def silent(self) -> Planner:
         """This planner without the warnings about what it would do to a training."""
         self._warned.update(("bias", "sizes"))
         return self
