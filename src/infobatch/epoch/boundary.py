@@ -18,13 +18,13 @@ from infobatch.savings import EpochPasses
 def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
     """Fold an epoch's losses into the memory; return its passes, if any were made. Collective."""
     matched = _check_matching(run)
-    exchange_losses(run)
+    to_exchange = agree(run)
     passes = None
     if run.losses is not None or run.walk is not None:
-        fold_losses(run, memory)
+        fold_losses(run, memory, exchange=to_exchange)
         unscored, visited = run.unscored(), run.visited()
         if run.ranks.sharded:
-            own = np.array([unscored, min(run.updated, len(run.route.shard))], np.float64)
+            own = np.array([unscored, min(run.trained, len(run.route.shard))], np.float64)
             unscored, visited = (int(total) for total in run.ranks.communicator.sum(own))
         if run.visited():
             passes = passes_of(run, unscored)
@@ -36,36 +36,82 @@ def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
 
 
 def exchange_losses(run: Run) -> None:
-    """Fetch the other ranks' losses of an epoch. Collective."""
+    """Fetch the other ranks' losses of an epoch and keep them, for a checkpoint. Collective."""
+    if agree(run):
+        assert run.losses is not None
+        run.losses.exchange()
+
+
+def agree(run: Run) -> bool:
+    """Compare the ranks' plans; return whether there are losses to exchange. Collective."""
+    follow_model_group(run)
     ranks = run.ranks
     if ranks.world_size == 1 or ranks.sharded:
-        return
+        return False
     form = 0 if run.losses is None else 2 if run.by_index else 1
     header = [fingerprint(run.plan), len(run.plan), len(run.route.left), form]
-    headers = ranks.communicator.gather(torch.tensor(header)).cpu()
-    if not bool((headers[:, :3] == headers[0, :3]).all()):
+    headers = ranks.communicator.gather(torch.tensor(header))
+    _check_plans(headers[:, :3])
+    forms = _check_forms(headers[:, 3])
+    if forms:
+        run.losses_by("index" if forms == {2} else "position")
+    return bool(forms)
+
+
+def follow_model_group(run: Run) -> None:
+    """Make the losses of one rank those of all ranks that share its batches. Collective.
+
+    Those of the first rank in the group that called ``update()`` count. The others may have none, as
+    the first stage of a pipeline, or slightly different ones, which would lead to other plans.
+    """
+    ranks = run.ranks
+    if not ranks.share_batches:
+        return
+    form = 0 if not run.updated else 2 if run.by_index else 1
+    header = [fingerprint(run.plan), len(run.plan), len(run.route.left), ranks.rank, form]
+    headers = ranks.model.gather(torch.tensor([*header, run.updated, run.largest_batch]))
+    if not bool((headers[:, 3] == ranks.rank).all()):
+        raise RuntimeError(
+            f"The ranks in model_group are {headers[:, 3].tolist()} of the {ranks.world_size} that divide "
+            "the data, expected the same for all: ranks that share a batch. Are process_group and "
+            "model_group interchanged?"
+        )
+    _check_plans(headers[:, :3])
+    if not _check_forms(headers[:, 4]):
+        return
+    source = int(headers[:, 4].nonzero()[0])
+    run.losses_by("index" if headers[source, 4] == 2 else "position").follow(source)
+    run.followed, run.largest_batch = headers[source, 5:].tolist()
+
+
+def _check_plans(keys: torch.Tensor) -> None:
+    """Raise if not all ranks have drawn the same plan."""
+    if not bool((keys == keys[0]).all()):
         raise RuntimeError(
             "The ranks have drawn different plans for this epoch, so their losses cannot be "
             "merged. Expected the same seed, policy, delta, num_epochs and data on each, and "
             "the same state loaded on each."
         )
-    forms = set(headers[:, 3].tolist()) - {0}
-    if len(forms) > 1:
+
+
+def _check_forms(forms: torch.Tensor) -> set[int]:
+    """The forms in which ranks have recorded losses, or an error if there are two."""
+    used = set(forms.tolist()) - {0}
+    if len(used) > 1:
         raise RuntimeError(
             "Some ranks call update() with index= and others without. Expected one form on all."
         )
-    if forms:
-        run.losses_by("index" if forms == {2} else "position").exchange()
+    return used
 
 
-def fold_losses(run: Run, memory: Memory) -> None:
-    """Fold everything recorded in an epoch into a memory."""
+def fold_losses(run: Run, memory: Memory, *, exchange: bool = False) -> None:
+    """Fold everything recorded in an epoch into a memory; with ``exchange``, on all ranks."""
     losses = run.losses
     if losses is None:
         return
-    memory.fold(losses.blocks(), run.epoch)
-    for channel, extra in losses.extras.items():
-        memory.fold(extra.blocks(), run.epoch, channel)
+    for channel, values in ((None, losses), *losses.extras.items()):
+        blocks = values.merged_blocks() if exchange else values.blocks()
+        memory.fold(blocks, run.epoch, channel)
 
 
 def passes_of(run: Run, unscored: int) -> EpochPasses:

@@ -46,6 +46,10 @@ class Losses(Protocol):
         """Forget the losses of this pass; its samples still count as visited."""
         ...
 
+    def follow(self, source: int) -> None:
+        """Take over what a rank of the model group has recorded, in place of this rank's. Collective."""
+        ...
+
     def exchange(self) -> None:
         """Fetch the other ranks' losses. Collective."""
         ...
@@ -58,8 +62,16 @@ class Losses(Protocol):
         """The losses known to this rank, by position in the plan or for all samples."""
         ...
 
+    def unscored(self) -> int:
+        """How many known passes gave no score: the loss was not finite, or the batch was skipped."""
+        ...
+
     def blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
         """The finite losses and their rows in the memory."""
+        ...
+
+    def merged_blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
+        """The same over all ranks, whose losses are fetched on the way. Collective."""
         ...
 
 
@@ -79,7 +91,8 @@ class PositionLosses:
         self._earlier = np.empty(0, np.float32) if earlier is None else earlier
         self._own: torch.Tensor | None = None
         self._updated = 0
-        self._everyones: torch.Tensor | None = None  # after an exchange
+        self._everyones: FloatArray | None = None  # after an exchange
+        self._counts: tuple[int, int] | None = None  # of visited and unscored samples, once merged
 
     def record(self, values: torch.Tensor, start: int, count: int) -> None:
         """Write the losses of some positions, detached."""
@@ -113,12 +126,27 @@ class PositionLosses:
         for extra in self.extras.values():
             extra.discard()
 
+    def follow(self, source: int) -> None:
+        """See :class:`Losses`."""
+        self._own = self._route.ranks.model.broadcast(self._own_losses(), source)
+        self._everyones = None
+        for extra in self.extras.values():
+            extra.follow(source)
+
     def exchange(self) -> None:
         """See :class:`Losses`."""
-        rows = self._route.ranks.communicator.gather(self._own_losses())
-        self._everyones = rows.T.reshape(-1)[: len(self._route.left)]
+        self._everyones = np.empty(len(self._route.left), np.float32)
+        for start, chunk in self._chunks():
+            self._everyones[start : start + len(chunk)] = chunk
         for extra in self.extras.values():
             extra.exchange()
+
+    def _chunks(self) -> Iterator[tuple[int, FloatArray]]:
+        """All ranks' losses in the order of what was left of the plan, each with where it starts."""
+        start, stop = 0, len(self._route.left)
+        for chunk in self._route.ranks.communicator.rounds(self._own_losses()):
+            yield start, chunk[: stop - start].numpy()  # without the repeats at the end
+            start += len(chunk)
 
     def _own_losses(self) -> torch.Tensor:
         if self._own is None:
@@ -129,30 +157,50 @@ class PositionLosses:
 
     def visited(self) -> int | None:
         """See :class:`Losses`."""
+        if self._counts is not None:
+            return self._counts[0]
         if self._everyones is None:
             return None
-        return self._route.visited_before + int((self._everyones != _UNVISITED).sum())
+        return self._route.visited_before + _visited(self._everyones)
+
+    def unscored(self) -> int:
+        """See :class:`Losses`."""
+        return unscored(self.known()) if self._counts is None else self._counts[1]
 
     def known(self) -> FloatArray:
         """See :class:`Losses`."""
         ranks = self._route.ranks
+        losses: FloatArray
         if self._everyones is not None:
-            walked = self._everyones
+            losses = self._everyones
         elif ranks.sharded or ranks.walkers == 1:
-            walked = self._own_losses()[: len(self._route.shard)]
+            losses = self._own_losses()[: len(self._route.shard)].cpu().numpy()
         else:
             rows = _unvisited(len(self._route) * ranks.world_size, torch.device("cpu"))
             rows[ranks.rank :: ranks.world_size] = self._own_losses().cpu()
-            walked = rows[: len(self._route.left)]
-        losses: FloatArray = walked.cpu().numpy()
+            losses = rows[: len(self._route.left)].numpy()
         return np.concatenate([self._earlier, losses]) if len(self._earlier) else losses
 
     def blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
         """See :class:`Losses`."""
-        plan, losses = self._route.plan, self.known()
+        return self._blocks(0, self.known())
+
+    def merged_blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
+        """See :class:`Losses`."""
+        yield from self._blocks(0, self._earlier)
+        visited, no_score = self._route.visited_before, unscored(self._earlier)
+        for start, chunk in self._chunks():
+            visited += _visited(chunk)
+            no_score += unscored(chunk)
+            yield from self._blocks(len(self._earlier) + start, chunk)
+        self._counts = (visited, no_score)
+
+    def _blocks(self, first: int, losses: FloatArray) -> Iterator[tuple[Rows, FloatArray]]:
+        """The losses of the positions from ``first`` on, with their rows."""
+        plan = self._route.plan
         for start in range(0, len(losses), _BLOCK):
             block = losses[start : start + _BLOCK]
-            rows = plan.rows(plan.codes[start : start + _BLOCK])
+            rows = plan.rows(plan.codes[first + start : first + start + len(block)])
             finite = np.isfinite(block)
             yield (rows, block) if finite.all() else (rows[finite], block[finite])
 
@@ -208,12 +256,22 @@ class IndexLosses:
     def discard(self) -> None:
         """Do nothing: an index cannot refer to the wrong sample."""
 
+    def follow(self, source: int) -> None:
+        """See :class:`Losses`."""
+        self._values = self._ranks.model.broadcast(self._all(), source)
+        self._merged = self._ranks.world_size == 1
+        for extra in self.extras.values():
+            extra.follow(source)
+
     def exchange(self) -> None:
         """See :class:`Losses`."""
-        self._values = self._ranks.communicator.maximum(self._all())
-        self._merged = True
+        self._merge()
         for extra in self.extras.values():
             extra.exchange()
+
+    def _merge(self) -> None:
+        self._values = self._ranks.communicator.maximum(self._all())
+        self._merged = True
 
     def visited(self) -> int | None:
         """See :class:`Losses`."""
@@ -227,6 +285,15 @@ class IndexLosses:
         """See :class:`Losses`."""
         losses: FloatArray = self._all().cpu().numpy()
         return losses
+
+    def unscored(self) -> int:
+        """See :class:`Losses`."""
+        return unscored(self.known())
+
+    def merged_blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
+        """See :class:`Losses`."""
+        self._merge()
+        yield from self.blocks()
 
     def blocks(self) -> Iterator[tuple[Rows, FloatArray]]:
         """See :class:`Losses`."""
@@ -242,8 +309,16 @@ class IndexLosses:
 
 def unscored(losses: FloatArray) -> int:
     """How many passes gave no score: the loss was not finite, or the batch was skipped."""
+    return _equal_to(_UNSCORED, losses)
+
+
+def _visited(losses: FloatArray) -> int:
+    return len(losses) - _equal_to(_UNVISITED, losses)
+
+
+def _equal_to(value: float, losses: FloatArray) -> int:
     blocks = range(0, len(losses), _BLOCK)
-    return sum(int((losses[at : at + _BLOCK] == _UNSCORED).sum()) for at in blocks)
+    return sum(int(np.count_nonzero(losses[at : at + _BLOCK] == value)) for at in blocks)
 
 
 def was_visited(losses: FloatArray) -> npt.NDArray[np.bool_]:

@@ -14,7 +14,6 @@ from infobatch.epoch.losses import (
     IndexLosses,
     Losses,
     PositionLosses,
-    unscored,
     was_visited,
 )
 from infobatch.epoch.matching import check_claim, rest_of_batch
@@ -48,6 +47,7 @@ class Run:
         self.plan = plan
         self.ranks = ranks
         self.updated = 0  # samples of this rank that were updated or skipped
+        self.followed = 0  # the same of the rank in the model group whose losses count, if it is known
         self.largest_batch = largest_batch  # the most samples in an update
         self.closed = False  # its losses are part of the memory
         self.walk: Walk | None = None
@@ -217,10 +217,17 @@ class Run:
         """Whether the batches carry their samples' indices."""
         return isinstance(self.losses, IndexLosses)
 
+    @property
+    def trained(self) -> int:
+        """Samples of this rank that were updated or skipped, here or where the losses are."""
+        return self.updated or self.followed
+
     def is_complete(self) -> bool:
         """Whether everything that the loader delivers was updated, as far as counting can tell."""
         walk = self.walk
         if self.updated < self.check_at or walk is None or not walk.exhausted:
+            return False
+        if self.ranks.share_batches:  # ranks without losses cannot tell: set_epoch() ends it
             return False
         if not isinstance(self.losses, IndexLosses) or walk.prepared is not None:
             return True
@@ -255,6 +262,8 @@ class Run:
         it.
         """
         updated = self.updated
+        if not updated and self.walk is not None and self.ranks.share_batches:
+            updated = self.walk.received  # another rank has the losses of these batches
         if self.ranks.global_order and updated:
             # All ranks share one route; some may have a smaller last batch.
             batch = self.largest_batch
@@ -268,7 +277,7 @@ class Run:
 
     def unscored(self) -> int:
         """How many of the passes known to this rank gave no score."""
-        return 0 if self.losses is None else unscored(self.losses.known())
+        return 0 if self.losses is None else self.losses.unscored()
 
     def progress(self) -> Progress:
         """The progress of the epoch, for schedules."""
@@ -290,10 +299,10 @@ class Run:
     def recorded(self) -> tuple[FloatArray, dict[str, FloatArray]]:
         """The losses for a checkpoint, and the values reported besides them."""
         assert self.losses is not None
-        done = None if self.by_index else self.made()
+        done = None if self.by_index else self.route.reached(self.trained)
         if not self.by_index and self.ranks.sharded:
             before = len(self.plan) - len(self.route.left)
-            done = before + min(self.updated, len(self.route.shard))
+            done = before + min(self.trained, len(self.route.shard))
         extras = self.losses.extras.items()
         values = {name: extra.known()[:done].copy() for name, extra in extras}
         return self.losses.known()[:done].copy(), values
