@@ -19,12 +19,13 @@ def close_epoch(run: Run, memory: Memory) -> EpochPasses | None:
     """Fold an epoch's losses into the memory; return its passes, if any were made. Collective."""
     matched = _check_matching(run)
     to_exchange = agree(run)
+    run.updated = run.trained
     passes = None
     if run.losses is not None or run.walk is not None:
         fold_losses(run, memory, exchange=to_exchange)
         unscored, visited = run.unscored(), run.visited()
         if run.ranks.sharded:
-            own = np.array([unscored, min(run.trained, len(run.route.shard))], np.float64)
+            own = np.array([unscored, min(run.updated, len(run.route.shard))], np.float64)
             unscored, visited = (int(total) for total in run.ranks.communicator.sum(own))
         if run.visited():
             passes = passes_of(run, unscored)
@@ -72,9 +73,9 @@ def follow_model_group(run: Run) -> None:
     headers = ranks.model.gather(torch.tensor([*header, run.updated, run.largest_batch]))
     if not bool((headers[:, 3] == ranks.rank).all()):
         raise RuntimeError(
-            f"The ranks in model_group are {headers[:, 3].tolist()} of the {ranks.world_size} that divide "
-            "the data, expected the same for all: ranks that share a batch. Are process_group and "
-            "model_group interchanged?"
+            f"The ranks in model_group are the ranks {headers[:, 3].tolist()} of process_group, expected the "
+            "same one for all: those in model_group share their batches, those in process_group "
+            'divide the data among themselves, for instance mesh["model"] and mesh["data"].'
         )
     _check_plans(headers[:, :3])
     if not _check_forms(headers[:, 4]):

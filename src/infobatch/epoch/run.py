@@ -220,7 +220,7 @@ class Run:
     @property
     def trained(self) -> int:
         """Samples of this rank that were updated or skipped, here or where the losses are."""
-        return self.updated or self.followed
+        return max(self.updated, self.followed)
 
     def is_complete(self) -> bool:
         """Whether everything that the loader delivers was updated, as far as counting can tell."""

@@ -155,7 +155,7 @@ class Walk:
     def received(self) -> int:
         """How many of the indices were in batches that the loop has received."""
         if self.loader is None or not self.loader.alive or self.batches is None:
-            return self.issued
+            return min(self.issued, self.to_issue)
         yielded = self.loader.yielded
         return self.batches.end(0, yielded) if yielded else 0
 
