@@ -167,17 +167,20 @@ def disagreeing(mesh, *, by_index, sharded):
     plans, recorded = [], {}
     for epoch in range(EPOCHS):
         train_data.set_epoch(epoch)
+        visits = {}
         for samples in train_data.batch_sampler(BATCH // mesh["data"].size()):
             x, y = train_data.dataset[samples]
             losses = losses_of(model(x), y)
             losses = losses + 1e-3 * torch.randn(losses.shape, generator=noise)
-            recorded.update(zip(samples, losses.tolist(), strict=True))
+            for sample, value in zip(samples, losses.tolist(), strict=True):
+                visits.setdefault(sample, value)  # repeats at the end of the epoch do not count
             loss = train_data.update(losses, index=samples if by_index else None)
             loss.backward()
             average(model, mesh["data"].get_group())
             optimizer.step()
             optimizer.zero_grad()
         plans.append(train_data.plan.order)
+        recorded.update(visits)
         if epoch == 1:  # between epochs, on every rank
             state = train_data.state_dict()
     train_data.set_epoch(EPOCHS)

@@ -86,7 +86,7 @@ class Communicator:
         merged = _on_host(values)
         for start in range(0, len(values), _CHUNK):
             part = values[start : start + _CHUNK].to(self._device(values.device))
-            dist.all_reduce(part, dist.ReduceOp.MAX, group=self._group())
+            dist.all_reduce(part, dist.ReduceOp.MAX, group=self.group())
             _write(part, merged, start)
         return merged
 
@@ -114,7 +114,7 @@ class Communicator:
             source: the rank within the group whose values are returned.
         """
         received = _on_host(values)
-        group = self._group()
+        group = self.group()
         root = dist.get_global_rank(group, source)
         for start in range(0, len(values), _CHUNK):
             part = values[start : start + _CHUNK].to(self._device(values.device))
@@ -137,7 +137,7 @@ class Communicator:
         device = self._device(rows.device)
         result = rows.new_empty((sum(received), *rows.shape[1:]), device=device)
         dist.all_to_all_single(
-            result, rows.to(device), list(received), list(sent), group=self._group()
+            result, rows.to(device), list(received), list(sent), group=self.group()
         )
         return result.cpu()
 
@@ -156,7 +156,7 @@ class Communicator:
         """
         if not self.connected:
             return
-        group = self._group()
+        group = self.group()
         store = dist.distributed_c10d._get_process_group_store(group)
         name = dist.distributed_c10d._get_process_group_name(group)
         # Ranks only count meetings that all of them attended, so their counts agree.
@@ -183,17 +183,22 @@ class Communicator:
         """Every rank's row, on the device of the exchange."""
         row = row.to(self._device(row.device)).contiguous()
         rows = row.new_empty((self.world_size, *row.shape))
-        dist.all_gather(list(rows.unbind()), row, group=self._group())
+        dist.all_gather(list(rows.unbind()), row, group=self.group())
         return rows
 
     def _all_to_all(self, rows: torch.Tensor) -> torch.Tensor:
         """The row that each rank has for this one, on the device of the exchange."""
         rows = rows.to(self._device(rows.device))
         received = torch.empty_like(rows)
-        dist.all_to_all_single(received, rows, group=self._group())
+        dist.all_to_all_single(received, rows, group=self.group())
         return received
 
-    def _group(self) -> dist.ProcessGroup:
+    def group(self) -> dist.ProcessGroup:
+        """The process group; torch's default one if none was given.
+
+        Raises:
+            RuntimeError: if torch.distributed is not initialised.
+        """
         if not has_process_group():
             raise RuntimeError(
                 f"The end of the epoch has to exchange the losses of world_size={self.world_size} "
@@ -214,7 +219,7 @@ class Communicator:
             known: the device of the data, which is used if it is of that kind; otherwise it is the
                 device to which the group is bound, or else the current one.
         """
-        group = self._group()
+        group = self.group()
         config = str(dist.get_backend_config(group))
         backends = [pair.split(":")[0] for pair in config.split(",")]
         if "cpu" in backends:
