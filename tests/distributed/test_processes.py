@@ -153,7 +153,9 @@ def test_sharded_scores_in_a_distributed_checkpoint(tmp_path):
         assert after["epoch"] == 1
         assert after["error"] == ""
         assert torch.equal(after["plan"], before["plan"])
-        assert before["visited"] + after["rest"][: len(after["plan"]) - 12] == after["plan"].tolist()
+        assert (
+            before["visited"] + after["rest"][: len(after["plan"]) - 12] == after["plan"].tolist()
+        )
         for name, column in before["columns"].items():
             assert torch.equal(column.nan_to_num(-1), after["columns"][name].nan_to_num(-1)), name
         everyones[rank::2] = before["between"]

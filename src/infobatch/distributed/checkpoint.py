@@ -55,7 +55,9 @@ class Checkpointable:
             **state,
             **tensors,
             "shard": [0, 1],  # the tensors cover all samples
-            "shards": json.dumps(shards.tolist()),  # of each: how many losses, and a check of its plan
+            "shards": json.dumps(
+                shards.tolist()
+            ),  # of each: how many losses, and a check of its plan
             "history": json.dumps(state["history"]),  # a string, not a key for each epoch
         }
 
@@ -132,7 +134,7 @@ class Blocks:
             start, stop = self._starts[self._ranks.rank :][:2]
             block = rows.new_empty(stop - start, *rows.shape[1:])
             target = _as_bytes(block)
-            for rank, part in enumerate(parts.split(self._received)):
+            for rank, part in enumerate(torch.split(parts, self._received)):
                 samples = self._rows(rank, self._ranks.rank)
                 target[samples.start - start :: samples.step][: len(part)] = part
             shape = torch.Size((self._num_samples, *rows.shape[1:]))

@@ -47,7 +47,9 @@ class Run:
         self.plan = plan
         self.ranks = ranks
         self.updated = 0  # samples of this rank that were updated or skipped
-        self.followed = 0  # the same of the rank in the model group whose losses count, if it is known
+        self.followed = (
+            0  # the same of the rank in the model group whose losses count, if it is known
+        )
         self.largest_batch = largest_batch  # the most samples in an update
         self.closed = False  # its losses are part of the memory
         self.walk: Walk | None = None
@@ -263,7 +265,7 @@ class Run:
         """
         updated = self.updated
         if not updated and self.walk is not None and self.ranks.share_batches:
-            updated = self.walk.received  # another rank has the losses of these batches
+            updated = self.walk.taken  # another rank has the losses of these batches
         if self.ranks.global_order and updated:
             # All ranks share one route; some may have a smaller last batch.
             batch = self.largest_batch

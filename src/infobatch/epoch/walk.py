@@ -152,7 +152,7 @@ class Walk:
         return self._block_end - operator.length_hint(self._block)
 
     @property
-    def received(self) -> int:
+    def taken(self) -> int:
         """How many of the indices were in batches that the loop has received."""
         if self.loader is None or not self.loader.alive or self.batches is None:
             return min(self.issued, self.to_issue)
