@@ -31,8 +31,11 @@ class Threads(Communicator):
     exchange: Exchange | None = None
     connected = True
 
-    def _all_gather(self, row):
+    def _all_gather(self, row, rows=None):
         return self.exchange.gather(self.rank, row)
+
+    def _device(self, known):
+        return torch.device("cpu")
 
     def _all_to_all(self, rows):
         return self._all_gather(rows)[:, self.rank]

@@ -66,18 +66,27 @@ class Communicator:
         """Return all ranks' rows merged: their first numbers, then their second ones, and so on.
 
         This is the order of a plan, of which rank k of W has the positions k, k + W, …. It comes a
-        chunk at a time, so that only what the caller keeps takes memory. Collective, as each chunk is.
+        chunk at a time, each in the memory of the one before, so that only what the caller keeps takes
+        more. Collective, as each chunk is.
 
         Args:
             row: this rank's numbers, on any device; all ranks' have the same length and dtype.
         """
-        step = max(1, _CHUNK // self.world_size)
+        if self.world_size == 1:
+            yield row.cpu()
+            return
+        step = min(max(1, _CHUNK // self.world_size), len(row))
+        device = self._device(row.device)
+        gathered = row.new_empty((self.world_size, step), device=device)
+        merged = row.new_empty((step, self.world_size), device=device)
+        on_host = _on_host(merged)
         for start in range(0, len(row), step):
-            part = row[start : start + step]
-            if self.world_size == 1:
-                yield part.cpu()
-            else:
-                yield self._all_gather(part).T.contiguous().cpu().flatten()
+            part = row[start : start + step].to(device)
+            count = len(part)
+            rows = gathered.view(-1)[: count * self.world_size].view(-1, count)
+            merged[:count] = self._all_gather(part, rows).T
+            _write(merged[:count], on_host, 0)
+            yield on_host[:count].view(-1)
 
     def maximum(self, values: torch.Tensor) -> torch.Tensor:
         """The largest of all ranks' values, element by element; may overwrite them. Collective."""
@@ -179,10 +188,11 @@ class Communicator:
             arrived = int(store.add(key, 0))
         _meetings[name] = _meetings.get(name, 0) + 1
 
-    def _all_gather(self, row: torch.Tensor) -> torch.Tensor:
-        """Every rank's row, on the device of the exchange."""
+    def _all_gather(self, row: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """Every rank's row, on the device of the exchange; in ``rows``, if given."""
         row = row.to(self._device(row.device)).contiguous()
-        rows = row.new_empty((self.world_size, *row.shape))
+        if rows is None:
+            rows = row.new_empty((self.world_size, *row.shape))
         dist.all_gather(list(rows.unbind()), row, group=self.group())
         return rows
 
