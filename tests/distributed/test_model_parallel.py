@@ -72,6 +72,7 @@ def test_the_stages_of_a_pipeline_keep_in_step(ranks, tmp_path):
         assert torch.allclose(result["scores"], train_data.scores, rtol=1e-3, atol=1e-4)
         assert len(result["plans"][1]) < len(train_data)
         assert same_state(result["state"], first["state"])
+        assert "made in 2 epochs" in result["documented"]
     assert not torch.equal(results[0]["scores"], torch.zeros(150))
     # Saved in the middle of an epoch, on every rank: none is lost and none comes twice.
     epoch, step = SAVED
@@ -106,6 +107,7 @@ def test_ranks_whose_losses_differ_have_the_same_plans(ranks, tmp_path):
         if form != "sharded":
             assert all(torch.equal(results[0][form]["scores"], r[form]["scores"]) for r in results)
     for result in results:
+        assert torch.allclose(*result["gradients"]), "of sequences that are divided"
         errors = result["errors"]
         assert errors["same group"].startswith(
             "The ranks in model_group are the ranks [0, 1] of process_group, expected the same one for "

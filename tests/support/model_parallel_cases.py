@@ -21,6 +21,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
+from document_examples import examples
 from infobatch.distributed import Checkpointable
 
 EPOCHS, BATCH, MICROBATCHES, RATE = 4, 16, 2, 0.05
@@ -67,6 +68,21 @@ def average(model, group):
         parameter.grad /= dist.get_world_size(group)
 
 
+def build(model, mesh, microbatch):
+    """A stage that knows its shapes: otherwise torch would call loss_fn once to learn them."""
+    number, inputs = mesh["model"].get_local_rank(), (6, 16)
+    example = torch.zeros(microbatch, inputs[number]).requires_grad_(number > 0)
+    return PipelineStage(
+        model,
+        number,
+        2,
+        torch.device("cpu"),
+        input_args=example,
+        output_args=model(example),
+        group=mesh["model"].get_group(),
+    )
+
+
 class Stage:
     """One stage of a pipeline of two, its optimizer and its schedule."""
 
@@ -74,17 +90,7 @@ class Stage:
         self.data_group = mesh["data"].get_group()
         self.number, self.train_data = mesh["model"].get_local_rank(), train_data
         self.model = stages()[self.number]
-        # With examples of input and output, torch does not call loss_fn to find their shapes.
-        example = torch.zeros(BATCH // mesh["data"].size() // MICROBATCHES, (6, 16)[self.number])
-        stage = PipelineStage(
-            self.model,
-            self.number,
-            2,
-            torch.device("cpu"),
-            input_args=example.requires_grad_(self.number > 0),
-            output_args=self.model(example),
-            group=mesh["model"].get_group(),
-        )
+        stage = build(self.model, mesh, BATCH // mesh["data"].size() // MICROBATCHES)
         # update() is called within the step, between a forward and a backward pass.
         self.schedule = Schedule1F1B(
             stage, MICROBATCHES, loss_fn=lambda outputs, y: train_data.update(losses_of(outputs, y))
@@ -138,7 +144,27 @@ def pipeline(out):
         "savings": str(train_data.savings),
         "state": state,
         "resumed": resumed(mesh, out),
+        "documented": documented(mesh),
     }
+
+
+def documented(mesh):
+    """The loop of docs/distributed.md, as it stands but for the mesh and the device."""
+    _, groups, loop, *_ = examples("docs/distributed.md")
+    groups = groups.replace('"cuda", (4, 2)', f'"cpu", ({mesh["data"].size()}, 2)')
+    model = stages()[mesh["model"].get_local_rank()]
+    namespace = {
+        "infobatch": infobatch,
+        "DataLoader": DataLoader,
+        "data": problem(),
+        "num_epochs": 2,
+        "per_rank": BATCH // mesh["data"].size(),
+        "criterion": losses_of,
+        "stage": build(model, mesh, BATCH // mesh["data"].size() // 4),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=RATE),
+    }
+    exec(compile(groups + loop, "distributed.md", "exec"), namespace)
+    return str(namespace["train_data"].savings)
 
 
 def resumed(mesh, out):
@@ -156,7 +182,26 @@ def tensor(out):
         form: disagreeing(mesh, by_index=form == "index", sharded=form == "sharded")
         for form in ("position", "index", "sharded")
     }
-    return {**results, "errors": mistakes(mesh)}
+    return {**results, "errors": mistakes(mesh), "gradients": context(mesh)}
+
+
+def context(mesh):
+    """Half of each sequence on each rank, as docs/distributed.md has it; and all of it, for comparison."""
+    pruner = prepare(mesh)
+    pruner.set_epoch(0)
+    x, _ = pruner.dataset[next(iter(pruner.batch_sampler(8)))]
+    tokens = x.unsqueeze(1) * torch.linspace(0.5, 2, 10).view(1, -1, 1)  # 10 per sequence
+    group, number = mesh["model"].get_group(), mesh["model"].get_local_rank()
+    weight = torch.linspace(-1, 1, 6).requires_grad_()
+    part = ((tokens[:, 5 * number :][:, :5] @ weight) ** 2).sum(1) / 10
+    whole = part.detach().clone()
+    dist.all_reduce(whole, group=group)
+    loss = pruner.update(part + (whole - part.detach()))
+    (gradient,) = torch.autograd.grad(loss, weight)
+    dist.all_reduce(gradient, group=group)
+    expected = ((tokens @ weight) ** 2).mean(1)
+    assert torch.allclose(pruner._last_losses, expected)
+    return gradient, torch.autograd.grad(expected.mean(), weight)[0]
 
 
 def disagreeing(mesh, *, by_index, sharded):
