@@ -113,11 +113,10 @@ def test_merged_losses_stay_in_main_memory_once(tmp_path):
     """Ten bytes per sample at the peak: scores, plan and labels, but not everyone's losses."""
     size, out = 30_000_000, tmp_path / "billion.json"
     command = [sys.executable, "benchmarks/billion.py", "--size", str(size), "--ranks", "1024"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
         [*command, "--out", str(out)],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=240,

@@ -51,7 +51,7 @@ def agree(run: Run) -> bool:
         return False
     form = 0 if run.losses is None else 2 if run.by_index else 1
     header = [fingerprint(run.plan), len(run.plan), len(run.route.left), form]
-    headers = ranks.communicator.gather(torch.tensor(header))
+    headers = ranks.communicator.gather(torch.tensor(header, device=_device(run)))
     _check_plans(headers[:, :3])
     forms = _check_forms(headers[:, 3])
     if forms:
@@ -70,7 +70,8 @@ def follow_model_group(run: Run) -> None:
         return
     form = 0 if not run.updated else 2 if run.by_index else 1
     header = [fingerprint(run.plan), len(run.plan), len(run.route.left), ranks.rank, form]
-    headers = ranks.model.gather(torch.tensor([*header, run.updated, run.largest_batch]))
+    header += [run.updated, run.largest_batch]
+    headers = ranks.model.gather(torch.tensor(header, device=_device(run)))
     if not bool((headers[:, 3] == ranks.rank).all()):
         raise RuntimeError(
             f"The ranks in model_group are the ranks {headers[:, 3].tolist()} of process_group, expected the "
@@ -83,6 +84,11 @@ def follow_model_group(run: Run) -> None:
     source = int(headers[:, 4].nonzero()[0])
     run.losses_by("index" if headers[source, 4] == 2 else "position").follow(source)
     run.followed, run.largest_batch = headers[source, 5:].tolist()
+
+
+def _device(run: Run) -> torch.device:
+    """Where this rank's losses are: an exchange needs its own accelerator, not the first one."""
+    return torch.device("cpu") if run.losses is None else run.losses.device
 
 
 def _check_plans(keys: torch.Tensor) -> None:

@@ -42,6 +42,11 @@ class Losses(Protocol):
         """The values reported besides the score."""
         ...
 
+    @property
+    def device(self) -> torch.device:
+        """Where the losses are recorded."""
+        ...
+
     def discard(self) -> None:
         """Forget the losses of this pass; its samples still count as visited."""
         ...
@@ -93,6 +98,11 @@ class PositionLosses:
         self._updated = 0
         self._everyones: FloatArray | None = None  # after an exchange
         self._counts: tuple[int, int] | None = None  # of visited and unscored samples, once merged
+
+    @property
+    def device(self) -> torch.device:
+        """See :class:`Losses`."""
+        return torch.device("cpu") if self._own is None else self._own.device
 
     def record(self, values: torch.Tensor, start: int, count: int) -> None:
         """Write the losses of some positions, detached."""
@@ -224,6 +234,11 @@ class IndexLosses:
         self._num_samples = num_samples
         self._values = None if earlier is None else torch.from_numpy(earlier)
         self._merged = earlier is not None or ranks.world_size == 1
+
+    @property
+    def device(self) -> torch.device:
+        """See :class:`Losses`."""
+        return torch.device("cpu") if self._values is None else self._values.device
 
     def record(self, index: torch.Tensor, values: torch.Tensor, *, finite: bool) -> None:
         """Write the losses of the samples ``index``; ``finite`` if all are known to be finite."""
