@@ -308,11 +308,11 @@ def test_accelerate_page(tmp_path, capsys):
 
 
 def test_distributed_page(tmp_path, monkeypatch):
-    """The first and last block in a process group of one, the mesh as rank 3 of a job of 8."""
+    """The first and last block in a process group of one, the others as rank 3 of a job of 8."""
     AcceleratorState._reset_state(
         reset_partial_state=True
     )  # of tests before: it shards batches itself
-    whole, mesh, checkpoint = examples("docs/distributed.md")
+    whole, mesh, pipeline, context, checkpoint = examples("docs/distributed.md")
     namespace = surroundings(tmp_path)
     namespace |= {"DataLoader": DataLoader, "per_rank": 64, "folder": tmp_path / "saved"}
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
@@ -328,7 +328,14 @@ def test_distributed_page(tmp_path, monkeypatch):
         distributed.destroy_process_group()
         distributed.init_process_group("fake", store=FakeStore(), rank=3, world_size=8)
         exec(compile(mesh.replace('"cuda"', '"cpu"'), "distributed.md", "exec"), namespace)
-        assert len(namespace["train_data"].sampler) == 100, "two ranks share a batch"
+        train_data = namespace["train_data"]
+        assert len(train_data.sampler) == 100, "two ranks share a batch"
+        assert "ScheduleGPipe" in pipeline  # runs in real processes, see model_parallel_cases
+        train_data.set_epoch(0)
+        next(iter(train_data.batch_sampler(8)))
+        tokens = torch.rand(8, 12, requires_grad=True)
+        exec(compile(context, "d", "exec"), namespace | {"token_losses": tokens, "num_tokens": 24})
+        assert train_data.last_loss == pytest.approx(tokens.sum(1).mean().item() / 24)
     finally:
         distributed.destroy_process_group()
 

@@ -180,6 +180,12 @@ def check_losses(call: str, losses: object) -> None:
             f"{call} got {type(losses).__name__}, expected a tensor with one loss per sample. Build "
             'the criterion with reduction="none" and pass what it returns.'
         )
+    if type(losses) is not torch.Tensor and hasattr(losses, "full_tensor"):
+        raise TypeError(
+            f"{call} got a {type(losses).__name__}, expected a plain tensor with one loss for each sample of "
+            "this rank's batch. Pass losses.full_tensor() if the samples are divided among the ranks of its "
+            "mesh, or losses.to_local() if each of them has all (and model_group= where they share a batch)."
+        )
     if losses.dim() != 1:
         what = "a scalar" if losses.dim() == 0 else f"losses of shape {tuple(losses.shape)}"
         remedy = (

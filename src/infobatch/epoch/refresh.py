@@ -70,6 +70,11 @@ class Refresher:
         if isinstance(losses, PerSample):
             scores = losses.scores if scores is None else scores
             losses = losses.losses
+        if self._course.find_ranks().share_batches:
+            raise RuntimeError(
+                "refresh() got a pruner with model_group=, expected one without: an epoch then ends at the next "
+                "set_epoch(), so there is no time between epochs. Use a rule that does not refresh."
+            )
         run = self._course.finished_run
         if run is None:
             raise RuntimeError(

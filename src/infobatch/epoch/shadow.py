@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from infobatch.distributed.ranks import Ranks
 from infobatch.epoch.losses import Losses
@@ -112,20 +114,23 @@ def by_row(losses: Losses, count: int, channel: int = 0) -> FloatArray:
     return dense
 
 
-def sums_of(plan: Plan, losses: FloatArray, sizing: Sizing, *, by_position: bool = False) -> Sums:
+def sums_of(
+    plan: Plan, losses: FloatArray, sizing: Sizing, *, at: npt.NDArray[Any] | None = None
+) -> Sums:
     """The sums of which the realised noise is the ratio, over the samples that a plan visits.
 
-    ``losses`` are one per row of the memory, or per position of the plan; those that are not finite
-    add to neither sum.
+    ``losses`` are one per row of the memory, or one for each code in ``at``; those that are not
+    finite add to neither sum.
     """
     total = np.zeros(2)
-    for start in range(0, len(plan), _BLOCK):
-        codes = plan.codes[start : start + _BLOCK]
-        if by_position:
+    all_codes = plan.codes if at is None else at
+    for start in range(0, len(all_codes), _BLOCK):
+        codes = all_codes[start : start + _BLOCK]
+        if at is None:
+            visited = losses[plan.rows(codes)]
+        else:
             visited = losses[start : start + _BLOCK]
             codes = codes[: len(visited)]
-        else:
-            visited = losses[plan.rows(codes)]
         sizes = gradient_size(visited, sizing)
         sizes[~np.isfinite(visited)] = 0
         total += noise_sums(plan.class_weights[plan.classes(codes)], sizes)

@@ -104,7 +104,7 @@ class KeyedPruner:
             tracks=tracks,
         )
         _check_rule(resolve_policy(options.rule, sharded=sharded))
-        self._place = Place(rank, world_size, process_group, sharded)
+        self._place = Place(rank, world_size, process_group, sharded=sharded)
         self._planner = Planner(0, checks.check_epochs(num_epochs), options)
         self._seed = seed
         self._memory = KeyedMemory(self._planner.tracks)
