@@ -201,6 +201,17 @@ def test_accelerators_page(tmp_path, monkeypatch):
             replay_on_cpu(namespace)
 
 
+def test_the_programs_of_xla_are_those_that_were_counted():
+    forms = json.loads((ROOT / "benchmarks/results/xla_steps.json").read_text())["forms"]
+    page = (ROOT / "docs/accelerators.md").read_text()
+    for form, result in forms.items():
+        programs = result["programs compiled by epoch"]
+        assert f"| {form} | {', '.join(map(str, programs))} |\n" in page
+        assert result["largest difference of a parameter from the CPU"] < 1e-6
+        if "pad" in form:
+            assert programs[2:] == [0, 0, 0]
+
+
 def replay_on_cpu(namespace):
     """An epoch of the page's CUDA graph, with a function in the place of the graph."""
     losses = torch.empty(64)
