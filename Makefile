@@ -4,23 +4,23 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
 # What `make test` tests apart from the rest: see the rules of these folders.
-APART = $(abspath $(VENV))/timm-only:$(abspath $(VENV))/fastai-only
+APART = $(abspath $(VENV))/timm-only:$(abspath $(VENV))/fastai-only:$(abspath $(VENV))/litdata-only
 # Two test processes of one thread each; a file's tests stay together, and so do their fixtures.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # The core, and the tests that reach it: not those of the site, the release, the stored results and the workflows.
-CORE = $(addprefix tests/,plan distributed memory policies epoch scoring coresets accelerators) \
+CORE = $(addprefix tests/,plan distributed memory policies epoch keyed scoring coresets accelerators) \
 	$(filter-out $(patsubst %,tests/test_%.py,evidence examples imports release site workflows),$(wildcard tests/test_*.py))
 
 .PHONY: test test-slow test-matrix coverage check demo bench results docs serve-docs dist clean
 
-test: check $(VENV)/timm-only $(VENV)/fastai-only  ## lint, types and the fast tests
+test: check $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/litdata-only  ## lint, types and the fast tests
 	$(PYTEST)
-	PYTHONPATH=$(APART) $(PYTEST) tests/integrations/test_timm.py tests/integrations/test_fastai.py
+	PYTHONPATH=$(APART) $(PYTEST) tests/integrations/test_timm.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py
 
-test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/chromium $(VENV)/ray  ## everything, the long tests too
+test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/litdata-only $(VENV)/chromium $(VENV)/ray  ## everything, the long tests too
 	$(PYTEST) -m "slow or not slow"
-	PYTHONPATH=$(APART) $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py tests/integrations/test_fastai.py
+	PYTHONPATH=$(APART) $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py
 
 coverage: $(VENV)/installed  ## branch coverage of the core: what is not reached, and the total
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(CORE)
@@ -36,6 +36,7 @@ demo: $(VENV)/installed  ## a comparison on real images: a decision, a table and
 bench: $(VENV)/installed  ## what pruning costs, as ratios to torch's RandomSampler, and of the rules to the mean rule
 	$(BIN)/python benchmarks/overhead.py --check
 	$(BIN)/python benchmarks/rules.py --check
+	$(BIN)/python benchmarks/keyed.py --check
 
 results: $(VENV)/installed  ## the pages of results and their figures, from the stored JSON
 	$(BIN)/python benchmarks/evidence/pages.py
@@ -80,6 +81,11 @@ $(VENV)/timm-only: $(VENV)/installed
 # fastai asks for torchvision as well, and for spaCy; training needs neither of them.
 $(VENV)/fastai-only: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ fastai fastcore fastdownload fastprogress fasttransform plum-dispatch beartype
+	touch $@
+
+# litdata asks for torchvision as well; streaming from a folder needs neither that nor its clients of other stores.
+$(VENV)/litdata-only: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ litdata boto3 botocore jmespath s3transfer
 	touch $@
 
 $(VENV)/ray: $(VENV)/installed

@@ -22,6 +22,8 @@ else:
     import torchvision_operators  # noqa: F401 - before anything imports torchvision
 if find_spec("fastai") is None:  # as with timm
     collect_ignore += ["integrations/test_fastai.py"]
+if find_spec("litdata") is None:
+    collect_ignore += ["integrations/test_litdata.py"]
 
 
 def pytest_collection_finish():

@@ -1,5 +1,6 @@
 """Every example in the README and the docs runs, and the README's numbers are the stored ones."""
 
+import functools
 import json
 import re
 import runpy
@@ -7,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import types
 from contextlib import suppress
 
 import pytest
@@ -113,13 +115,15 @@ def test_few_epochs_page(tmp_path, monkeypatch, capsys):
     namespace |= {"train_data": train_data, "stream": stream, "train_dataset": classified(400)}
     namespace |= {"language_model": bert(), "args": arguments(tmp_path, num_train_epochs=1)}
     blocks = examples("docs/few-epochs.md")
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, "few-epochs.md", "exec"), namespace)
+        if "max_noise" in block:
+            assert namespace["pruner"].max_noise == 0.1
         if "initial_scores" in block and "InfoBatch(" in block:
             assert len(namespace["train_data"].plan) < 400
     assert namespace["trainer"].pruner.savings.made < 400
-    assert namespace["pruner"].max_noise == 0.1
+    assert namespace["pruner"].count == 16
     assert "training steps (400 scored, 1" in capsys.readouterr().out
 
 
@@ -180,6 +184,35 @@ def scoring_surroundings(tmp_path):
     }
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit.*:DeprecationWarning"
+)  # torch's own, when it compiles
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_accelerators_page(tmp_path, monkeypatch):
+    """On the CPU, without a CUDA graph, and without Inductor, which tests/epoch/test_pure_step.py has."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    namespace = surroundings(tmp_path)
+    torch._dynamo.reset()
+    for block in examples("docs/accelerators.md"):
+        exec(compile(block, "accelerators.md", "exec"), namespace)
+        if "InfoBatch(" in block:
+            assert namespace["train_data"].savings.made < 1200
+        if "graph.replay()" in block:
+            replay_on_cpu(namespace)
+
+
+def replay_on_cpu(namespace):
+    """An epoch of the page's CUDA graph, with a function in the place of the graph."""
+    losses = torch.empty(64)
+    graph = types.SimpleNamespace(replay=lambda: losses.copy_(namespace["training_step"]()))
+    namespace["train_data"] = train_data = infobatch.InfoBatch(namespace["data"], 3)
+    loader = DataLoader(train_data, batch_sampler=train_data.batch_sampler(64, pad=True))
+    for x, y in loader:
+        namespace["replayed"](graph, losses, x, y)
+    assert train_data.savings.made == 400
+    assert train_data.scores.isfinite().all()
+
+
 def test_scoring_page(tmp_path):
     """The blocks run in order, and every function of infobatch.scoring is shown in one of them."""
     namespace = scoring_surroundings(tmp_path)
@@ -191,6 +224,31 @@ def test_scoring_page(tmp_path):
     shown = set(re.findall(r"scoring\.(\w+)\(", "".join(blocks)))
     assert shown == set(infobatch.scoring.__all__) - {"PerSample"}
     assert namespace["train_data"].savings.made == 400
+
+
+def test_probe_page(tmp_path, capsys):
+    """The first example looks, the second one prunes by what it sees; the printed report is the stored one."""
+    namespace = surroundings(tmp_path)
+    namespace["model"] = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+    namespace["optimizer"] = torch.optim.SGD(namespace["model"].parameters(), lr=0.1)
+    namespace["train_data"] = infobatch.InfoBatch(namespace["data"], 3)
+    namespace["loader"] = DataLoader(
+        namespace["train_data"], 32, sampler=namespace["train_data"].sampler
+    )
+    namespace["DataLoader"] = DataLoader
+    look, prune = examples("docs/probe.md")
+    exec(compile(look, "probe.md", "exec"), namespace)
+    assert "Gradients at Linear, 400 samples:" in capsys.readouterr().out
+    exec(compile(prune, "probe.md", "exec"), namespace)
+    assert namespace["train_data"].savings.saved
+    assert "gradient" in namespace["train_data"].state_dict()["columns"]
+    stored = json.loads((ROOT / "benchmarks" / "results" / "probe_report.json").read_text())
+    page = (ROOT / "docs" / "probe.md").read_text()
+    assert "\n".join(stored["report"]) in page
+    costs = json.loads((ROOT / "benchmarks" / "results" / "probe_cost.json").read_text())
+    for row in costs["rows"]:
+        figures = f"{row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        assert f"| {row['network']} | `{row['layer']}` | {figures} |" in page
 
 
 class StoppedError(Exception):
@@ -321,11 +379,14 @@ def test_no_page_with_python_escapes():
         ("docs/policies/noise.md", "spreads_summary.py"),
         ("docs/coresets.md", "coresets_summary.py"),
         ("docs/few-epochs.md", "warm_sweep_summary.py"),
+        ("docs/streamed.md", "keyed_summary.py"),
+        ("docs/streamed.md", "streamed_summary.py"),
         ("docs/grpo.md", "grpo_summary.py"),
         ("docs/grpo.md", "grpo_summary.py benchmarks/results/grpo_sums_solved.json"),
         ("docs/results/score-noise.md", "score_noise_summary.py"),
         ("docs/results/seconds.md", "seconds_summary.py"),
         ("docs/recipes.md", "airbench_tuning_summary.py"),
+        ("docs/lab.md", "evidence/coverage.py --stored"),
     ],
 )
 def test_tables_are_what_was_measured(page, script):

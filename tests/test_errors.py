@@ -42,7 +42,7 @@ class NoLength:
         (
             {"dataset": Stream()},
             TypeError,
-            r"got Stream, expected a data set that is read by index",
+            r"got Stream, expected a data set that is read by index.*keys, use KeyedPruner.*docs/streamed\.md",
         ),
         ({"dataset": NoLength()}, TypeError, r"got NoLength, which has no length"),
         ({"policy": "median"}, ValueError, r"policy='median' is not known. Expected one of 'mean'"),

@@ -26,8 +26,8 @@ from pathlib import Path
 sys.path.insert(0, {str(EVIDENCE)!r})
 import run, studies
 class Tiny(studies.Study):
-    def command(self, out):
-        return [*super().command(out), "--smoke"]
+    def commands(self, out):
+        return [[*command, "--smoke"] for command in super().commands(out)]
 study = Tiny("tiny", "a title", "a claim", "fashion", "full,infobatch", 1, learning_rates="0.1,0.2")
 run.STUDIES = (study,)
 run.study_of = lambda name: study
@@ -123,6 +123,45 @@ def test_subsets_are_compared_with_random_ones_of_their_size(tables):
         "| `el2n, 20 networks` | 80.50 ± 2.12 | 75.50 ± 0.71 | 0%, 0% | 70% |",
         "| `k_center` | 82.00 ± 1.41 | – | 0% | – |",
     ]
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    monkeypatch.syspath_prepend(EVIDENCE)
+    return importlib.import_module("stored")
+
+
+def test_savings_of_every_arm_from_its_lengths_together_and_at_all_datas_quality(tables, stored):
+    rows = {row.arm: row for row in tables.arm_savings(stored.stored_results("frontier-covertype"))}
+    noise = rows["noise:tau=0.2:delta=1.0"]
+    assert (noise.seeds, noise.lengths) == (5, (0.6, 0.8, 1.0))
+    assert noise.pooled_text == "29% (25–33%)"
+    assert noise.left_out == pytest.approx(0.466, abs=0.001)
+    assert noise.reach_text == noise.reach.text, "its curve gets there"
+    assert noise.cost == pytest.approx((1 - noise.reach.estimate) * 40 * 100_000)
+    assert rows["random"].reach_text == "not reached"
+    assert rows["quantile"].reach_text == "17% at −0.06 points", "not quite, but within the margin"
+
+
+def test_rows_without_an_interval_do_not_stand_beside_rows_with_one(tables, stored):
+    names = ("frontier-covertype", "frontier-camvid")
+    lines = tables.headline_table(
+        (name, f"{name}.md", stored.stored_results(name)) for name in names
+    )
+    assert [line.partition("]")[0] for line in lines[2:]] == ["| [frontier-covertype"]
+    assert lines[2].endswith("| 29% (25–33%) | 34% (38% or less) |")
+
+
+def test_runs_that_studies_share_are_found(stored):
+    """The same arm, length, seed and settings with the same metric, in whichever study it was made."""
+    shared = stored.shared_runs("demo", ["demo", "biased-fashion", "table4-cifar10"])
+    biased = stored.stored_results("biased-fashion").runs
+    arms = ("full", "noise:tau=0.2:delta=1.0")
+    assert shared == {"biased-fashion": sum(run.arm in arms for run in biased)}
+    first, second = biased[:2]
+    assert stored.identity(first) == stored.identity(replace(first, finished_at="later"))
+    assert stored.identity(first) != stored.identity(second)
+    assert stored.identity(first) != stored.identity(replace(first, metric=0.0))
 
 
 def test_screens_are_placed_on_the_curve_of_all_data(monkeypatch, tmp_path):

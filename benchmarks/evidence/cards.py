@@ -12,14 +12,16 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from pages import ROOT, STORED, with_block
+from pages import with_block
+from stored import ROOT, STORED, identity, is_stored, stored_results
 from studies import NOISE, STUDIES
-from tables import difference, saving, typed
+from tables import arm_savings, difference, typed
 
-from infobatch.lab.compare.results import read_results
 from infobatch.lab.run.arms import INFOBATCH, Arm
 from infobatch.lab.stats.intervals import decimals
 from infobatch.lab.stats.runs import FULL, FULL_LENGTH, mean_and_deviation
@@ -49,43 +51,52 @@ def main() -> None:
         print(f"Wrote {card.relative_to(ROOT)}")
 
 
+@dataclass(frozen=True)
+class Row:
+    """A line of a card's table, and the runs that it is about."""
+
+    title: str
+    line: str
+    runs: frozenset[Hashable]
+
+
 def written_cards() -> Iterator[tuple[Path, str]]:
     """Every card with the text that it should have."""
-    rows: dict[str, list[str]] = {policy: [] for policy in POLICIES}
-    for name, title in comparisons():
-        for policy, row in rows_of(name, title):
-            rows[policy].append(row)
+    rows: dict[str, list[Row]] = {policy: [] for policy in POLICIES}
+    for study in STUDIES:
+        if is_stored(study.name):
+            for policy, row in rows_of(study.name, study.title):
+                rows[policy].append(row)
     for policy in POLICIES:
         card = CARDS / f"{policy}.md"
         yield card, with_block(card, section(policy, rows[policy]))
 
 
-def comparisons() -> Iterator[tuple[str, str]]:
-    """The stored comparisons: folder and title."""
-    for study in STUDIES:
-        if (STORED / study.name / "results.json").exists():
-            yield study.name, study.title
-
-
-def rows_of(name: str, title: str) -> Iterator[tuple[str, str]]:
-    """A row for each arm of a comparison at its longest length, with the policy that it prunes by."""
-    results = read_results(STORED / name)
+def rows_of(name: str, title: str) -> Iterator[tuple[str, Row]]:
+    """A row for each arm of a comparison at its full length, with the policy that it prunes by."""
+    results = stored_results(name)
     digits = decimals(results.settings.margin)
+    has_curve = len(results.settings.lengths) > 1
+    savings = {row.arm: row for row in arm_savings(results)} if has_curve else {}
     for row in results.summaries:
         if row.length != FULL_LENGTH:
             continue
         point = results.point(row.arm, row.length)
+        saved = savings.get(row.arm)
         cells = (
             f"[{title}](../results/{name}.md)",
             f"`{typed(row.arm)}`",
             str(len(row.seeds)),
             f"{results.settings.metric} {mean_and_deviation(row.metric, digits)}",
             f"{row.saved_fraction:.1%}",
-            saving(point),
+            saved.pooled_text if saved is not None and saved.has_interval else "–",
             difference(point, results),
         )
+        runs = frozenset(
+            identity(run) for run in results.runs if (run.arm, run.length) == (row.arm, row.length)
+        )
         for policy in policies_of(row.arm):
-            yield policy, f"| {' | '.join(cells)} |"
+            yield policy, Row(title, f"| {' | '.join(cells)} |", runs)
 
 
 def policies_of(name: str) -> tuple[str, ...]:
@@ -101,7 +112,7 @@ def policies_of(name: str) -> tuple[str, ...]:
     return (rule,) if rule in POLICIES else ()  # `stream` prunes within a batch
 
 
-def section(policy: str, rows: list[str]) -> str:
+def section(policy: str, rows: list[Row]) -> str:
     """What a card says was measured: the rows of the comparisons, and the cost of an epoch boundary."""
     quality = (
         quality_table(rows) if rows else ["None of our comparisons has this rule as an arm yet."]
@@ -109,16 +120,29 @@ def section(policy: str, rows: list[str]) -> str:
     return "\n".join(["", "## Measured", "", *quality, "", *cost_table(policy), ""])
 
 
-def quality_table(rows: list[str]) -> list[str]:
+def quality_table(rows: list[Row]) -> list[str]:
+    note = (
+        "The metric is a mean over seeds, ± their standard deviation. *At equal quality* is the share of compute that is saved "
+        "against [training on all data for fewer epochs](../lab.md#why-lengths), from the lengths from 0.6 to 1 together, where the "
+        "seeds suffice for an interval; *against all data* is the difference from training "
+        "on all data for all epochs, with a 95% interval where there are several seeds."
+    )
     return [
         f"| {' | '.join(COLUMNS)} |",
         "|---" * len(COLUMNS) + "|",
-        *rows,
+        *(row.line for row in rows),
         "",
-        "The metric is a mean over seeds, ± their standard deviation. *At equal quality* is the share of compute that is saved "
-        "against [training on all data for fewer epochs](../lab.md#why-lengths); *against all data* is the difference from training "
-        "on all data for all epochs, with a 95% interval where there are several seeds.",
+        note + in_common(rows),
     ]
+
+
+def in_common(rows: list[Row]) -> str:
+    """Which of the rows show the same runs: they are one measurement, not several."""
+    seen = Counter(run for row in rows for run in row.runs)
+    titles = dict.fromkeys(row.title for row in rows if any(seen[run] > 1 for run in row.runs))
+    if not titles:
+        return ""
+    return f" Runs of some rows are the same runs, and count once: {'; '.join(titles)}."
 
 
 def cost_table(policy: str) -> list[str]:

@@ -16,23 +16,29 @@ from pathlib import Path
 from figure import draw, is_current
 from forecasts import forecast_block
 from screens import screen_tables
+from stored import ROOT, STORED, is_stored, shared_runs, stored_results
 from studies import DEMO, STUDIES, Study
 from tables import (
+    arms_table,
     coreset_table,
     finding,
     headline_table,
     how_it_was_made,
     is_coreset,
+    savings_table,
     seconds_table,
     table,
 )
 
-from infobatch.lab.compare.results import Results, read_results
+from infobatch.lab.compare.results import Results
 
-ROOT = Path(__file__).parents[2]
-STORED = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
 PICTURES = ROOT / "docs" / "images"
+EXPLAINED = (
+    "*Saved at equal quality* is what an arm saves against training on all data for fewer epochs, from its lengths from 0.6 to 1 "
+    "together; *saved at all data's quality* is what it saves where its own curve reaches the quality of all data at full length, which "
+    "may take more epochs. In brackets: 95% intervals over seeds ([how they are made](../lab.md#why-lengths))."
+)
 BEGIN, END = "<!-- written by `make results` -->\n", "<!-- end -->\n"
 
 
@@ -65,11 +71,7 @@ def written_pages() -> Iterator[tuple[Path, str]]:
     yield PAGES / "demo.md", with_block(PAGES / "demo.md", demo_block())
     yield PAGES / "forecast.md", with_block(PAGES / "forecast.md", forecast_block())
     yield PAGES / "rules.md", with_block(PAGES / "rules.md", screens_block())
-    stored = [
-        study
-        for study in STUDIES
-        if study != DEMO and (STORED / study.name / "results.json").exists()
-    ]
+    stored = [study for study in STUDIES if study != DEMO and is_stored(study.name)]
     for study in stored:
         yield PAGES / f"{study.name}.md", study_page(study)
     yield PAGES / "index.md", with_block(PAGES / "index.md", index_block(stored))
@@ -79,16 +81,16 @@ def figures() -> Iterator[tuple[Path, Path]]:
     """Every folder of results that has a figure, and the figure."""
     for study in STUDIES:
         folder = STORED / study.name
-        if study.has_curve and (folder / "results.json").exists():
+        if study.has_curve and is_stored(study.name):
             yield folder, PICTURES / f"{'frontier' if study == DEMO else study.name}.png"
 
 
 def curves(folder: str) -> Iterator[tuple[str, str, Results]]:
     """Each stored comparison with lengths: its name, its page, which is in ``folder``, and its results."""
     for study in STUDIES:
-        if study.has_curve and (STORED / study.name / "results.json").exists():
+        if study.has_curve and is_stored(study.name):
             name = study.headline or study.title
-            yield name, f"{folder}{study.name}.md", read_results(STORED / study.name)
+            yield name, f"{folder}{study.name}.md", stored_results(study.name)
 
 
 def timed_curves() -> Iterator[tuple[str, str, Results]]:
@@ -99,13 +101,13 @@ def timed_curves() -> Iterator[tuple[str, str, Results]]:
 
 def frontiers(folder: str) -> Iterator[tuple[str, str, Results]]:
     """Those of them that are a row of the README's table."""
-    headlines = {study.headline for study in STUDIES if study.headline}
-    return (row for row in curves(folder) if row[0] in headlines)
+    pages = {f"{folder}{study.name}.md" for study in STUDIES if study.in_readme}
+    return (row for row in curves(folder) if row[1] in pages)
 
 
 def demo_block() -> str:
     """What was compared and what it says, then a row for each arm."""
-    results = read_results(STORED / DEMO.name)
+    results = stored_results(DEMO.name)
     ((train, test),) = {(run.num_samples, run.num_test) for run in results.runs}
     count = len(results.settings.seeds)
     made = how_it_was_made(results)
@@ -114,6 +116,10 @@ def demo_block() -> str:
         f"test images; {made[0].lower()}{made[1:]} The decision:",
         "",
         f"> {finding(results)}",
+        "",
+        *arms_table(results),
+        "",
+        EXPLAINED + in_common(DEMO),
         "",
         *table(results),
     ]
@@ -131,7 +137,7 @@ def screens_block() -> str:
 
 def study_page(study: Study) -> str:
     """A whole page."""
-    results = read_results(STORED / study.name)
+    results = stored_results(study.name)
     has_subsets = any(map(is_coreset, results.settings.arms))
     subsets = [*coreset_table(results, study.paper), ""] if has_subsets else []
     lines = [f"# {study.title}", "", study.says, ""]
@@ -140,10 +146,11 @@ def study_page(study: Study) -> str:
     lines += [
         f"> {finding(results)}",
         "",
+        *([*arms_table(results), "", EXPLAINED, ""] if study.has_curve else []),
         *table(results, every_length=study.has_curve, paper=study.paper),
         "",
         *subsets,
-        how_it_was_made(results),
+        how_it_was_made(results) + in_common(study),
         "",
         f"Repeat it: `{results.settings.command}`. Raw data: `benchmarks/results/{study.name}/results.json`, in "
         "[this format](../results-schema.md).",
@@ -151,11 +158,23 @@ def study_page(study: Study) -> str:
     return "\n".join(lines) + "\n"
 
 
+def in_common(study: Study) -> str:
+    """Which other pages show some of the same runs; empty if none does."""
+    stored = {other.name: other for other in STUDIES if is_stored(other.name)}
+    shared = shared_runs(study.name, list(stored))
+    if not shared:
+        return ""
+    pages = ", ".join(
+        f"{count} of [{stored[name].title}]({name}.md)" for name, count in shared.items()
+    )
+    return f" Not independent of other pages: these runs include {pages}."
+
+
 def index_block(stored: list[Study]) -> str:
-    """A line for each page: its title and what it says."""
-    lines = ["| what | it says |", "|---|---|"]
+    """What every arm saves, then a line for each page: its title and what it says."""
+    lines = [*savings_table(curves("")), "", EXPLAINED, "", "| what | it says |", "|---|---|"]
     for study in stored:
-        words = finding(read_results(STORED / study.name))
+        words = finding(stored_results(study.name))
         lines.append(f"| [{study.title}]({study.name}.md) | {words} |")
     return "\n".join(lines) + "\n"
 

@@ -32,7 +32,7 @@ from infobatch.lab.compare.results import (
 from infobatch.lab.files import from_json, to_json
 from infobatch.lab.run.arms import parse_arms
 from infobatch.lab.run.result import write_result
-from infobatch.lab.stats.runs import FULL_LENGTH, Record
+from infobatch.lab.stats.runs import Record
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "benchmarks" / "results"
@@ -58,14 +58,15 @@ def make(study: Study, arguments: argparse.Namespace) -> None:
     """Make the missing runs of a study; store what is finished whatever happens."""
     out = OUTPUT / study.name
     restore(study, out)
-    command = [sys.executable, "-m", "infobatch.lab.cli", *study.command(str(out))]
-    command += ["--jobs", str(arguments.jobs)]
-    if arguments.data is not None:
-        command += ["--data", str(arguments.data)]
-    if arguments.seeds is not None:
-        command[command.index("--seeds") + 1] = str(arguments.seeds)
     try:
-        subprocess.run(command, check=True)
+        for words in study.commands(str(out)):
+            command = [sys.executable, "-m", "infobatch.lab.cli", *words]
+            command += ["--jobs", str(arguments.jobs)]
+            if arguments.data is not None:
+                command += ["--data", str(arguments.data)]
+            if arguments.seeds is not None:
+                command[command.index("--seeds") + 1] = str(arguments.seeds)
+            subprocess.run(command, check=True)
     finally:
         store(study, out)
 
@@ -103,14 +104,14 @@ def restore(study: Study, out: Path) -> None:
 
 def restore_runs(study: Study, stored: Path, out: Path) -> None:
     """Make the folders of those stored runs that are this study's, too."""
-    arms = {arm.name for arm in parse_arms(study.arms)}
+    arms = {arm.name for arm in parse_arms(",".join(filter(None, (study.arms, study.controls))))}
     lengths = parse_lengths(study.lengths)
     folders = {
         run_folder(out, run.arm, run.seed, length=run.length): run
         for run in read_results(stored).runs
         if run.arm in arms and run.length in lengths and run.seed < study.seeds
     }
-    if (stored / GRID_FILE).exists():
+    if study.learning_rates is not None and (stored / GRID_FILE).exists():
         for stored_run in json.loads((stored / GRID_FILE).read_text()):
             run = from_json(Record, stored_run)
             if run.arm in arms:
@@ -133,9 +134,11 @@ def finished(study: Study) -> int:
 
 
 def wanted(study: Study) -> int:
-    lengths, arms = parse_lengths(study.lengths), len(parse_arms(study.arms))
-    longer = sum(length > FULL_LENGTH for length in lengths)  # of pruned arms only
-    return (arms * len(lengths) - longer) * study.seeds
+    count = len(parse_arms(study.arms)) * len(parse_lengths(study.lengths))
+    if study.controls:
+        controls = len(parse_arms(f"{study.arms},{study.controls}")) - len(parse_arms(study.arms))
+        count += controls * len(parse_lengths(study.control_lengths))
+    return count * study.seeds
 
 
 if __name__ == "__main__":

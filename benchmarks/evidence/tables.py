@@ -5,22 +5,27 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from infobatch.lab.compare.answer import headline
 from infobatch.lab.compare.results import Results
+from infobatch.lab.stats.curve import Saving, percent
 from infobatch.lab.stats.frontier import Point
 from infobatch.lab.stats.intervals import decimals, signed
 from infobatch.lab.stats.runs import Summary, mean_and_deviation
 
+# The rules of the README's table: their titles, and the rules of the arms that have them.
 RULES = {
-    "random": "random pruning",
-    "infobatch": "the paper's mean rule",
-    "quantile": "the paper's two bands",
-    "noise": "our noise budget",
+    "random": ("random pruning", ("random",)),
+    "infobatch": ("the paper's mean rule", ("infobatch", "mean")),
+    "quantile": ("the paper's two bands", ("quantile",)),
+    "auto": ("`auto`, our noise budget", ("auto", "noise")),
 }
+TO_REACH = "`auto` at all data's quality"
 NAMES = {
     "infobatch": "`infobatch` (the paper's mean rule)",
     "quantile": "`quantile` (the paper's two-band rule)",
+    "auto": "`auto` (our noise budget: tau = 0.2, delta = 1)",
     "noise:tau=0.2:delta=1.0": "`noise` (our noise budget: tau = 0.2, delta = 1)",
     "noise:tau=0.2:delta=1.0:gradient=root": "`noise` (our noise budget: tau = 0.2, delta = 1, for squared errors)",
 }
@@ -108,35 +113,127 @@ def table(
     return lines
 
 
+@dataclass(frozen=True)
+class ArmSavings:
+    """What an arm of a comparison saves: the two numbers by which it is judged.
+
+    Args:
+        left_out: the share of the sample passes that it leaves out at full length, whatever the quality: for our rule, how
+            much of the data is learned before the end.
+        pooled: at equal quality, from its lengths from 0.6 to 1 together; None if it diverged.
+        reach: at the cost at which it reaches the quality of all data at full length.
+        cost: that cost, in sample passes; a bound where ``reach`` is one.
+    """
+
+    arm: str
+    seeds: int
+    lengths: tuple[float, ...]
+    left_out: float | None
+    pooled: Saving | None
+    reach: Saving | None
+    cost: float | None
+    nearest: str  # where it does not quite get there: how near, if that is within the margin
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the seeds suffice for an interval of the first number, closed on both sides."""
+        return self.pooled is not None and None not in (self.pooled.low, self.pooled.high)
+
+    @property
+    def pooled_text(self) -> str:
+        """The first number in words."""
+        return "–" if self.pooled is None else self.pooled.text
+
+    @property
+    def reach_text(self) -> str:
+        """The second number in words."""
+        if self.reach is None:
+            return "–"
+        if self.reach.bound != "at most":
+            return self.reach.text
+        return self.nearest or "not reached"
+
+
+def arm_savings(results: Results) -> list[ArmSavings]:
+    """The savings of every arm of a comparison with several lengths, in their order."""
+    frontier = results.conclusions.frontier
+    if frontier is None:
+        return []
+    reaches = {reach.arm: reach for reach in frontier.reaches}
+    rows = []
+    for row in frontier.pooled:
+        reach, whole = reaches[row.arm], results.point(row.arm, 1.0)
+        rows.append(
+            ArmSavings(
+                row.arm,
+                len(row.seeds),
+                row.lengths,
+                None if whole is None else whole.saved,
+                row.saving,
+                reach.saving,
+                reach.cost,
+                within_the_margin(row.arm, results),
+            )
+        )
+    return rows
+
+
+def within_the_margin(arm: str, results: Results) -> str:
+    """What an arm saves at its longest training, and how it differs, if that is lossless; else empty."""
+    verdicts = [row for row in results.conclusions.verdicts if row.arm == arm]
+    longest = max(verdicts, key=lambda row: row.length)
+    point = results.point(arm, longest.length)
+    if longest.word != "lossless" or point is None or point.to_full is None or point.saved is None:
+        return ""
+    unit, digits = results.settings.unit, decimals(results.settings.margin)
+    return f"{percent(point.saved)} at {signed(point.to_full.mean, digits)} {unit}".rstrip()
+
+
 def headline_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
-    """A row per task, given its name, its page and its results: what each rule saves at equal quality."""
-    columns = ["task", "on all data", "seeds", *RULES.values()]
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    """A row per task, given its name, its page and its results: what each rule saves.
+
+    Only those for which the saving of our rule has an interval: the others cannot be compared with them.
+    """
+    columns = ["task", "epochs", "on all data", "seeds", *(title for title, _ in RULES.values())]
+    lines = [f"| {' | '.join([*columns, TO_REACH])} |", "|---" * (len(columns) + 1) + "|"]
     for name, page, results in rows:
         settings = results.settings
+        ours = savings_of("auto", results)
+        if ours is None or not ours.has_interval:
+            continue
         full = next(row for row in results.summaries if row.arm == "full" and row.length == 1)
         metric = f"{settings.metric} {mean_and_deviation(full.metric, decimals(settings.margin))}"
-        cells = [f"[{name}]({page})", metric, str(len(finished_seeds(results)))]
-        cells += [saving_of(rule, results) for rule in RULES]
-        lines.append(f"| {' | '.join(cells)} |")
+        cells = [f"[{name}]({page})", str(settings.epochs), metric, str(ours.seeds)]
+        found = [savings_of(rule, results) for rule in RULES]
+        cells += ["–" if row is None else row.pooled_text for row in found]
+        lines.append(f"| {' | '.join([*cells, ours.reach_text])} |")
     return lines
 
 
-def finished_seeds(results: Results) -> list[int]:
-    """The seeds for which every arm is finished at every length."""
-    runs = {(run.arm, run.length, run.seed) for run in results.runs}
-    cells = {(arm, length) for arm, length, _ in runs}
-    return [
-        seed
-        for seed in results.settings.seeds
-        if all((arm, length, seed) in runs for arm, length in cells)
+def savings_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
+    """Every arm of every comparison with lengths: what it saves, and what all data's quality takes."""
+    columns = [
+        "comparison",
+        "arm",
+        "seeds",
+        "saved at equal quality",
+        "saved at all data's quality",
     ]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for name, page, results in rows:
+        for row in arm_savings(results):
+            if row.has_interval:
+                arm = f"`{typed(row.arm)}`"
+                cells = [f"[{name}]({page})", arm, str(row.seeds), row.pooled_text, row.reach_text]
+                lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
-def saving_of(rule: str, results: Results) -> str:
-    """What the first arm with a rule saves at equal quality, trained for all epochs; – if it has no runs yet."""
-    arm = next((arm for arm in results.settings.arms if arm.partition(":")[0] == rule), "")
-    return saving(results.point(arm, 1.0))
+def savings_of(rule: str, results: Results) -> ArmSavings | None:
+    """The savings of the first arm that has one of the README's rules; None without one."""
+    _, names = RULES[rule]
+    rows = arm_savings(results)
+    return next((row for row in rows if row.arm.partition(":")[0] in names and row.seeds), None)
 
 
 def saving(point: Point | None) -> str:
@@ -191,6 +288,17 @@ def standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5
 
 
+def arms_table(results: Results) -> list[str]:
+    """What each arm saves, from its lengths together, and where it reaches all data's quality."""
+    columns = ["arm", "seeds", "saved at equal quality", "saved at all data's quality"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    names = {row.arm: name_of(row, results) for row in results.summaries if row.length == 1}
+    for row in arm_savings(results):
+        cells = (names[row.arm], str(row.seeds), row.pooled_text, row.reach_text)
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def difference(point: Point | None, results: Results) -> str:
     """The paired difference from all data at full length, with its interval."""
     if point is None or point.to_full is None:
@@ -206,15 +314,18 @@ def name_of(row: Summary, results: Results) -> str:
     if row.arm == "short":
         return f"all data, as many sample passes as `{row.leader}`"
     name = NAMES.get(row.arm) or f"`{typed(row.arm)}`"
-    if row.arm == "random" and row.leader is not None:
+    if row.arm.partition(":")[0] == "random" and row.leader is not None:
         name = f"random pruning, as much as `{row.leader}`"
+        name += ", as smaller batches" if row.arm.endswith(":shrink=batch") else ""
     return name if row.length == 1 else f"{name}, {epochs}"
 
 
 def plain_name(arm: str) -> str:
     """An arm in a figure: the words of the README's table for the rules that have them, else as one types it."""
-    is_headline = arm in NAMES or arm == "random"
-    return RULES[arm.partition(":")[0]] if is_headline else typed(arm)
+    if arm not in NAMES and arm not in ("random", "auto"):
+        return typed(arm)
+    rule = arm.partition(":")[0]
+    return next(title for title, names in RULES.values() if rule in names).replace("`", "")
 
 
 def typed(arm: str) -> str:
@@ -225,10 +336,14 @@ def typed(arm: str) -> str:
 def how_it_was_made(results: Results) -> str:
     """Seeds, grid and margin in one line."""
     settings = results.settings
-    count, stated = len(finished_seeds(results)), len(settings.seeds)
-    seeds = f"{count} seeds (± is their standard deviation)" if count > 1 else "one seed"
-    if count < stated:
-        seeds += f" of {stated}, the others not finished yet"
+    counts = [len(row.seeds) for row in results.summaries if row.length == 1]
+    fewest, most = min(counts), max(counts)
+    seeds = "one seed"
+    if most > 1:
+        span = f"{most}" if fewest == most else f"{fewest} to {most}"
+        seeds = f"{span} seeds (± is their standard deviation)"
+    if fewest < len(settings.seeds):
+        seeds += f" of {len(settings.seeds)}, the others not finished yet"
     margin = f"{settings.margin:g}"
     if unit := settings.unit:
         margin += f" {unit.removesuffix('s') if margin == '1' else unit}"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import IterableDataset
 
-from infobatch.per_sample import PerSample
+from infobatch.per_sample import GRADIENT, PerSample
 
 Rows = torch.Tensor | np.ndarray[Any, Any]  # one value per sample
 
@@ -21,8 +21,9 @@ def check_dataset(call: str, dataset: object) -> None:
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise TypeError(
             f"{call} got {type(dataset).__name__}, expected a data set that is read "
-            "by index: pruning chooses which samples to read. Load the stream into a list or a "
-            "memory-mapped data set first."
+            "by index: pruning chooses which samples to read. If its samples have keys, use "
+            "KeyedPruner, which prunes streamed data before it is decoded (docs/streamed.md); or load the "
+            "stream into a list or a memory-mapped data set first."
         )
     if not hasattr(dataset, "__len__"):
         raise TypeError(
@@ -111,14 +112,22 @@ def check_extras(
     extras: Mapping[str, torch.Tensor] | None,
     needed: Sequence[str],
     policy: object,
-) -> list[torch.Tensor]:
-    """Return the values reported besides the losses, detached, or raise an error if a batch lacks one."""
+) -> list[torch.Tensor | None]:
+    """Return the values reported besides the losses, detached, or raise an error if a batch lacks one.
+
+    The sizes of gradients are None if they are not reported: every rule can do without them.
+    """
+    known = [extras or {}]
     if isinstance(losses, PerSample):
-        extras = {**losses.extras, **(extras or {})}
+        known.append(losses.extras)
         losses = losses.losses
-    known = extras or {}
+    found: list[torch.Tensor | None] = []
     for name in needed:
-        values = known.get(name)
+        # One by one: sizes of gradients are computed only where they are needed.
+        values = next((part[name] for part in known if name in part), None)
+        if values is None and name == GRADIENT:
+            found.append(None)
+            continue
         if values is None:
             raise ValueError(
                 f"{call}() got no {name!r} for its samples, which {policy!r} needs. Pass "
@@ -131,7 +140,8 @@ def check_extras(
                 f"{call}(extras=…) got {got} for {name!r}, expected one value per sample: a tensor "
                 f"of shape {tuple(losses.shape)}."
             )
-    return [known[name].detach() for name in needed]
+        found.append(values.detach())
+    return found
 
 
 def check_rows(

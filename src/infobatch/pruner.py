@@ -242,7 +242,7 @@ class Pruner:
         call: str,
         losses: torch.Tensor | PerSample,
         extras: Mapping[str, torch.Tensor] | None,
-    ) -> Sequence[torch.Tensor]:
+    ) -> Sequence[torch.Tensor | None]:
         """What a batch reports besides its scores, as far as the policy needs it."""
         return checks.check_extras(call, losses, extras, self._channels, self.policy)
 

@@ -4,6 +4,7 @@ from infobatch import coresets, scoring, tracks
 from infobatch.batch import Indexed, with_index
 from infobatch.dataset import InfoBatch
 from infobatch.forecast import Forecast
+from infobatch.keyed.pruner import KeyedPruner
 from infobatch.loader import PrunedLoader
 from infobatch.per_sample import PerSample
 from infobatch.plan import Plan, Strata
@@ -20,6 +21,7 @@ from infobatch.policies import (
     SoftPrune,
 )
 from infobatch.policies.options import Options
+from infobatch.probe import Probe
 from infobatch.pruner import Pruner
 from infobatch.savings import Savings, StreamSavings
 from infobatch.schedule import paced
@@ -33,6 +35,7 @@ __all__ = [
     "Indexed",
     "InfoBatch",
     "Kept",
+    "KeyedPruner",
     "MeanPrune",
     "NoPrune",
     "NoisePrune",
@@ -40,6 +43,7 @@ __all__ = [
     "PerSample",
     "Plan",
     "Policy",
+    "Probe",
     "PrunedLoader",
     "Pruner",
     "QuantilePrune",

@@ -11,6 +11,7 @@ from infobatch.memory.gathered import DynUnc, Forgetting, MeanError
 from infobatch.memory.tracks import (
     Columns,
     Ema,
+    GradientSizes,
     LastVisit,
     Latest,
     MovingVariance,
@@ -25,6 +26,7 @@ __all__ = [
     "DynUnc",
     "Ema",
     "Forgetting",
+    "GradientSizes",
     "LastVisit",
     "Latest",
     "MeanError",

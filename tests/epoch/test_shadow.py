@@ -45,6 +45,12 @@ def extras_of(samples):
     }
 
 
+def reported(pruner, samples):
+    """Those that the rules need; a rule can do without the sizes of gradients."""
+    known = extras_of(samples)
+    return {name: known[name] for name in pruner._channels if name != "gradient"}
+
+
 def train(pruner, *, epochs=range(EPOCHS), by_index=False, stop=None):
     """Train, in the form with or without the index; stop in the middle of an epoch if asked."""
     for epoch in epochs:
@@ -52,12 +58,12 @@ def train(pruner, *, epochs=range(EPOCHS), by_index=False, stop=None):
         for step, batch in enumerate(pruner.batch_sampler(BATCH)):
             if stop == (epoch, step):
                 return pruner
-            given = {name: extras_of(batch)[name] for name in pruner._channels}
+            given = reported(pruner, batch)
             index = torch.tensor(batch) if by_index else None
             pruner.update(loss_of(batch, epoch), index=index, extras=given or None)
         if pruner.policy.refreshes:
             left = pruner.left_out
-            given = {name: extras_of(left)[name] for name in pruner._channels}
+            given = reported(pruner, left)
             pruner.refresh(loss_of(left, epoch), left, extras=given or None)
     return pruner
 

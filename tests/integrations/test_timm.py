@@ -104,7 +104,8 @@ def batch_of(kind="labels", count=8):
 def test_the_mean_is_timms_loss(name):
     criterion, kind = CRITERIA[name]
     logits, target = batch_of(kind)
-    losses = per_sample(criterion)(logits, target)
+    result = per_sample(criterion)(logits, target)
+    losses = result.losses
     assert losses.shape == (8,)
     expected = criterion(logits, target)
     assert torch.allclose(losses.mean(), expected, atol=1e-6)
@@ -115,6 +116,11 @@ def test_the_mean_is_timms_loss(name):
     for sample in range(8):  # each depends on its own sample alone
         alone = criterion(logits[sample : sample + 1], target[sample : sample + 1])
         assert torch.allclose(losses[sample], alone, atol=1e-6)
+        if name == "cross entropy":
+            assert not result.extras, "1 − exp(−loss) is the size of the gradient"
+        else:
+            (gradient,) = torch.autograd.grad(losses[sample], logits, retain_graph=True)
+            assert torch.allclose(result.extras["gradient"][sample], gradient.norm(), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +175,8 @@ def test_losses_and_scores_of_mixed_samples(mode, binary):
         labels = torch.randint(0, CLASSES, (8,))
         _, target = mixup(torch.randn(8, 3, 12, 12), labels)
         logits = torch.randn(8, CLASSES, requires_grad=True)
-        losses, scores = per_sample(criterion, mixup)(logits, target)
+        result = per_sample(criterion, mixup)(logits, target)
+        losses, scores = result
         assert torch.allclose(losses.mean(), criterion(logits, target), atol=1e-6)
         chance = logits.sigmoid() if binary else logits.softmax(1)
         for i, label in enumerate(labels.tolist()):
@@ -184,6 +191,10 @@ def test_losses_and_scores_of_mixed_samples(mode, binary):
             if lam_there < 1:
                 score = score + target[j, label] - chance[j, label]
             assert scores[i].item() == pytest.approx(score.item(), abs=1e-5)
+            (gradient,) = torch.autograd.grad(losses[i], logits, retain_graph=True)
+            assert result.extras["gradient"][i].item() == pytest.approx(
+                gradient.norm().item(), abs=1e-5
+            )
         assert not scores.requires_grad
 
 
@@ -208,7 +219,7 @@ def test_thresholded_targets_share_the_loss_by_the_shares():
     seed_numpy(0)
     _, target = mixup(torch.randn(8, 3, 4, 4), torch.randint(0, CLASSES, (8,)))
     logits = torch.randn(8, CLASSES)
-    whole = per_sample(criterion)(logits, target)
+    whole = per_sample(criterion)(logits, target).losses
     losses = per_sample(criterion, mixup)(logits, target).losses
     assert torch.allclose(losses.mean(), criterion(logits, target), atol=1e-6)
     for i in range(8):
@@ -233,7 +244,7 @@ def test_mixing_that_was_left_out_is_told():
 def test_half_precision_goes_by_timms_rules():
     criterion = SoftTargetCrossEntropy()
     logits, target = batch_of("soft")
-    losses = per_sample(criterion)(logits.bfloat16(), target)
+    losses = per_sample(criterion)(logits.bfloat16(), target).losses
     assert losses.dtype is criterion(logits.bfloat16(), target).dtype is torch.float32
     mixup = Mixup(num_classes=CLASSES)
     _, target = mixup(torch.randn(8, 3, 4, 4), torch.randint(0, CLASSES, (8,)))

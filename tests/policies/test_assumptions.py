@@ -37,7 +37,7 @@ def cross_entropy(epoch):
 @pytest.mark.parametrize("rule", [AutoPrune, NoisePrune, ImportancePrune])
 def test_a_negative_score_raises_with_the_remedy(rule, gradient):
     text = (
-        rf"^{rule.__name__}\(.*gradient='{gradient}'\) got a score of -0\.[12]\d* before epoch 4, expected "
+        rf"^{rule.__name__}\(.*gradient='{gradient}', .*\) got a score of -0\.[12]\d* before epoch 4, expected "
         r"none below 0: .* would count as learned\. Rank by .* update\(losses, scores=…\), with a "
         r'policy that has gradient="root", .* policy="mean"'
     )
@@ -144,22 +144,77 @@ def test_ranks_judge_the_spread_of_all_scores(sharded):
     assert len(on_ranks(2, work, 100, 4, policy="auto", sharded=sharded)) == 2
 
 
-def test_label_smoothing_makes_auto_keep_more_than_it_would_have_to():
-    """The figures of docs/policies/auto.md: 1,000 classes, outputs that are right for 97%."""
-    count, classes = 4000, 1000
+def smoothed_outputs(count=4000, classes=1000):
+    """Outputs that are right for 97%, and the labels."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(count, classes, generator=generator)
     labels = torch.randint(classes, (count,), generator=generator)
     logits[range(count), labels] += 9 + 3 * torch.randn(count, generator=generator)
+    return logits, labels
+
+
+def test_label_smoothing_makes_auto_keep_more_than_it_has_to_unless_it_knows():
+    """The figures of docs/policies/auto.md: 1,000 classes, outputs that are right for 97%."""
+    count, classes = 4000, 1000
+    logits, labels = smoothed_outputs(count, classes)
     assert (logits.argmax(1) == labels).float().mean().item() == pytest.approx(0.97, abs=0.005)
 
-    def kept(**options):
+    def kept(policy="auto", **options):
         losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none", **options)
-        plan = infobatch.Pruner(count, 100, policy="auto", initial_scores=losses).plan
+        plan = infobatch.Pruner(count, 100, policy=policy, initial_scores=losses).plan
         return round(len(plan) / count, 2)
 
     assert (kept(label_smoothing=0.1), kept()) == (0.82, 0.48)
+    knows = AutoPrune(label_smoothing=0.1, num_classes=classes)
+    assert kept(knows, label_smoothing=0.1) == 0.62
+    true = infobatch.scoring.cross_entropy(logits, labels, label_smoothing=0.1).extras["gradient"]
+    by_size = AutoPrune(gradient="score")
+    plan = infobatch.Pruner(count, 100, policy=by_size, initial_scores=true).plan
+    assert round(len(plan) / count, 2) == 0.47
     target = np.full(classes, 0.1 / classes)
     target[0] += 0.9
     lowest = -(target @ np.log(target))
     assert (round(lowest, 1), round(1 - math.exp(-lowest), 2)) == (1.0, 0.64)
+
+
+def test_a_floor_under_all_losses_is_named_once():
+    logits, labels = smoothed_outputs(600, 100)
+
+    def train(policy, smoothing):
+        pruner = infobatch.Pruner(600, 8, policy=policy)
+        losses = torch.nn.functional.cross_entropy(
+            logits, labels, reduction="none", label_smoothing=smoothing
+        )
+        for _ in range(8):
+            for index in pruner.batch_sampler(100):
+                pruner.update(losses[index])
+        return pruner.savings.fraction
+
+    text = (
+        r"^AutoPrune\(.*\) found no loss below 0\.8\d before epoch 2, as if there were a floor .* label smoothing"
+        r".*scoring\.cross_entropy\(logits, targets, label_smoothing=0\.1\).*AutoPrune\(label_smoothing=0\.1"
+    )
+    with pytest.warns(UserWarning, match=text) as raised:
+        blind = train("auto", 0.1)
+    assert len(raised) == 1
+    named = train(AutoPrune(label_smoothing=0.1, num_classes=100), 0.1)
+    assert named > 1.5 * blind
+    train("auto", 0.0)  # without a warning: learned samples have losses near 0
+
+
+@pytest.mark.parametrize("rule", [AutoPrune, NoisePrune, ImportancePrune])
+def test_label_smoothing_needs_the_number_of_classes_and_a_cross_entropy(rule):
+    name = rule.__name__
+    text = rf"^{name}\(label_smoothing=0\.1\) got no num_classes, expected .* Pass num_classes=…$"
+    with pytest.raises(ValueError, match=text):
+        rule(label_smoothing=0.1)
+    with pytest.raises(
+        ValueError, match=rf"^{name}\(num_classes=…\) got 1, expected an integer >= 2"
+    ):
+        rule(label_smoothing=0.1, num_classes=1)
+    with pytest.raises(
+        ValueError, match=rf"^{name}\(label_smoothing=…\) got 1.5, expected a number"
+    ):
+        rule(label_smoothing=1.5, num_classes=10)
+    with pytest.raises(ValueError, match=r"got gradient='root', expected 'cross_entropy'"):
+        rule(label_smoothing=0.1, num_classes=10, gradient="root")

@@ -15,7 +15,6 @@ from infobatch.epoch.run import Run
 from infobatch.epoch.shadow import Shadow, sums_of
 from infobatch.memory.memory import Memory
 from infobatch.plan import fingerprint
-from infobatch.policies.base import Gradient
 from infobatch.policies.gradient import realised_noise
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
@@ -25,17 +24,14 @@ _FAR = 0.1  # of the gradient noise
 
 
 def close_epoch(
-    run: Run, memory: Memory, gradient: Gradient, shadows: Iterable[Shadow], seed: int
+    run: Run, memory: Memory, planner: Planner, shadows: Iterable[Shadow], seed: int
 ) -> EpochPasses | None:
-    """Fold an epoch's losses into the memory; return its passes, if any were made. Collective.
-
-    ``gradient`` is how the sizes of gradients follow from them, for the noise that pruning added.
-    """
+    """Fold an epoch's losses into the memory; return its passes, if any were made. Collective."""
     matched = _check_matching(run)
     exchange_losses(run)
     passes = None
     if run.losses is not None or run.walk is not None:
-        noise = _realised_noise(run, gradient)
+        noise = _realised_noise(run, planner)
         fold_losses(run, memory)
         for shadow in shadows:
             shadow.follow(run, seed)
@@ -52,15 +48,16 @@ def close_epoch(
     return passes
 
 
-def _realised_noise(run: Run, gradient: Gradient) -> float | None:
+def _realised_noise(run: Run, planner: Planner) -> float | None:
     """The noise that pruning added, by this epoch's losses. Collective if the scores are sharded."""
     plan, losses = run.plan, run.losses
     if not run.ranks.sharded and (plan.whole or plan.biased or losses is None):
         return 0.0 if plan.whole else None
     sums = np.zeros(3)
     if losses is not None:
-        by_position = not run.by_index
-        sums[:2] = sums_of(plan, losses.known()[0], gradient, by_position=by_position)
+        known = losses.known()
+        row, sizing = planner.measured_by(known, run.channels)
+        sums[:2] = sums_of(plan, known[row], sizing, by_position=not run.by_index)
     sums[2] = plan.biased  # ranks may differ in it only where one keeps all of its samples
     if run.ranks.sharded:
         sums = run.ranks.communicator.sum(sums)

@@ -217,8 +217,9 @@ class Course:
             run = self.current_run()
         if run is None or run.closed or not (connected or run.walk or run.losses):
             return
-        shadows, gradient = self.shadows.values(), self.planner.gradient
-        passes = boundary.close_epoch(run, self.current_memory(), gradient, shadows, self.seed)
+        passes = boundary.close_epoch(
+            run, self.current_memory(), self.planner, self.shadows.values(), self.seed
+        )
         if passes is not None:
             if not self.history and passes.epoch:
                 boundary.warn_of_first_epoch(passes.epoch)

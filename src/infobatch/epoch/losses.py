@@ -25,6 +25,8 @@ _UNSCORED = float("inf")
 _LOWEST = torch.finfo(torch.float32).min  # stands for a loss of minus infinity until it is cleaned
 _BLOCK = 1 << 16  # rows at a time: masks of all rows would add to peak memory
 
+Reported = Sequence[torch.Tensor | None]  # by channel, detached; None where nothing is reported
+
 
 class Losses(ABC):
     """What an epoch's samples report: in the first channel their scores, in others further values."""
@@ -111,15 +113,18 @@ class PositionLosses(Losses):
         self._exchanged = False
         self._lazy = False  # XLA would compile a program for each slice
 
-    def record(self, start: int, count: int, reported: Sequence[torch.Tensor]) -> None:
+    def record(self, start: int, count: int, reported: Reported) -> None:
         """Write what some positions report, detached."""
-        channels = self._channels
-        if not channels or channels[0].device != reported[0].device:
-            channels = self._begin(reported[0].device)
+        channels, scores = self._channels, reported[0]
+        assert scores is not None
+        if not channels or channels[0].device != scores.device:
+            channels = self._begin(scores.device)
         self._updated = stop = start + count
         # An exchange in the middle of the epoch, for a checkpoint, is now out of date.
         self._known, self._exchanged = None, False
         for channel, values in zip(channels, reported):  # noqa: B905 - checked, and called often
+            if values is None:
+                continue
             if self._lazy:
                 positions = torch.arange(start, stop).to(channel.device)
                 channel.index_copy_(0, positions, values.to(channel.dtype))
@@ -202,14 +207,14 @@ class IndexLosses(Losses):
         self._buffer = None if earlier is None else torch.from_numpy(earlier)
         self._merged = earlier is not None or ranks.world_size == 1
 
-    def record(
-        self, index: torch.Tensor, reported: Sequence[torch.Tensor], *, finite: bool = False
-    ) -> None:
+    def record(self, index: torch.Tensor, reported: Reported, *, finite: bool = False) -> None:
         """Write what the samples ``index`` report; ``finite`` if all scores are known to be finite."""
         channels = self._channels
         if not channels or channels[0].device != index.device:
             channels = self._on(index.device, self._num_samples)
         for channel, values in zip(channels, reported):  # noqa: B905 - checked, and called often
+            if values is None:
+                continue
             stored = values
             if values.dtype is not torch.float32 or values.device != index.device:
                 stored = values.to(index.device, torch.float32)

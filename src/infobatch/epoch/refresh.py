@@ -52,7 +52,8 @@ class Refresher:
         others = checks.check_extras("refresh", losses, extras, planner.channels, planner.policy)
         run, rows, values = self._checked(losses, index, scores)
         recorded = IndexLosses(1 + len(others), run.plan.num_samples, run.ranks)
-        recorded.record(rows, [values.detach().cpu(), *(other.cpu() for other in others)])
+        on_host = [None if other is None else other.cpu() for other in others]
+        recorded.record(rows, [values.detach().cpu(), *on_host])
         if run.ranks.world_size > 1:
             run.ranks.communicator.meet("refresh()", _TOGETHER)
             if not run.ranks.sharded:

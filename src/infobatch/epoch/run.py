@@ -10,7 +10,13 @@ from typing import NamedTuple
 import torch
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.losses import IndexLosses, Losses, PositionLosses, was_visited
+from infobatch.epoch.losses import (
+    IndexLosses,
+    Losses,
+    PositionLosses,
+    Reported,
+    was_visited,
+)
 from infobatch.epoch.matching import check_claim, rest_of_batch
 from infobatch.epoch.progress import Progress
 from infobatch.epoch.route import Route
@@ -18,8 +24,7 @@ from infobatch.epoch.walk import Walk
 from infobatch.epoch.weights import Weights, check_planned, scaled_at, weighted_mean
 from infobatch.plan import FloatArray, Plan
 from infobatch.plan.batching import ShrunkBatches
-
-Reported = Sequence[torch.Tensor]  # a batch's scores, and what else it reports, detached
+from infobatch.transfer import send
 
 
 class Resumed(NamedTuple):
@@ -56,7 +61,6 @@ class Run:
         self.channels, self._resumed = channels, resumed
         self._last: tuple[int, int] | None = None
         self._cut_for: Walk | None = None  # whose batches the weights are cut into
-        self._index: torch.Tensor | None = None  # a copy to a device may read it for a while
         left = plan.codes
         if resumed is not None:
             if resumed.form == "index":
@@ -85,7 +89,7 @@ class Run:
     ) -> torch.Tensor:
         """Record a batch and return its weighted mean; ``by_loss`` if its losses are the scores."""
         if index is not None:
-            index = self._on(losses.device, index)
+            index = send(index, losses.device)
             loss, finite = self._mean_at("update", losses, index)
             self._record_at(index, reported, finite=finite and by_loss)
             return loss
@@ -97,22 +101,24 @@ class Run:
         if index is None:
             self._record("record()", reported)
         else:
-            index = self._on(reported[0].device, index)
-            self._scaled_at("record", index, torch.float32)
+            assert reported[0] is not None
+            index = send(index, reported[0].device)
+            self._check_at("record", index)
             self._record_at(index, reported)
 
     def batch_weights(self, index: torch.Tensor | None, device: torch.device) -> torch.Tensor:
         """The weights of the next batch, or of the samples ``index``."""
         if index is not None:
-            scaled = self._scaled_at("batch_weights", self._on(device, index), torch.float32)
-            return scaled * index.shape[0]
+            index = send(index, device)
+            self._check_at("batch_weights", index)
+            return self._scaled_at("batch_weights", index, torch.float32) * index.shape[0]
         self._cut()
         return self.weights.of_batch(self.updated, self.rest_of_batch("batch_weights()"), device)
 
     def reweight(self, losses: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
         """The weighted mean for a second forward pass of the last batch."""
         if index is not None:
-            return self._mean_at("reweight", losses, self._on(losses.device, index))[0]
+            return self._mean_at("reweight", losses, send(index, losses.device))[0]
         if self._last is None or self._last[1] != len(losses):
             size_of_last = None if self._last is None else self._last[1]
             raise RuntimeError(
@@ -129,14 +135,15 @@ class Run:
     def skip_at(self, index: torch.Tensor) -> None:
         """Skip samples without a score."""
         if isinstance(self.losses, IndexLosses):
-            index = self._on(self.losses.device or index.device, index)
-        self._scaled_at("skip", index, torch.float32)
+            index = send(index, self.losses.device or index.device)
+        self._check_at("skip", index)
         if not self.closed:
             self._by_index().record_nothing(index)
             self._count(index.shape[0])
 
     def _record(self, call: str, reported: Reported) -> tuple[int, int]:
         """Record the next positions; return the first, and how many."""
+        assert reported[0] is not None
         count = reported[0].shape[0]
         start = self._claim(call, count)
         losses = self.losses
@@ -159,7 +166,7 @@ class Run:
         self, call: str, losses: torch.Tensor, index: torch.Tensor
     ) -> tuple[torch.Tensor, bool]:
         """The weighted mean by sample, and whether all losses are known to be finite."""
-        scaled = self._scaled_at(call, index, losses.dtype, check=False)
+        scaled = self._scaled_at(call, index, losses.dtype)
         loss = weighted_mean(losses, scaled)
         if losses.device.type != "cpu":
             return loss, False
@@ -168,17 +175,19 @@ class Run:
             check_planned(call, scaled, index)
         return loss, math.isfinite(mean)
 
-    def _scaled_at(
-        self, call: str, index: torch.Tensor, dtype: torch.dtype, *, check: bool = True
-    ) -> torch.Tensor:
-        """Weight / count by sample; on a CPU, where a ``check`` is cheap, only of this epoch's samples."""
+    def _scaled_at(self, call: str, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Weight / count by sample."""
         self._check_form()
         if not self.updated:
             self._begin_updates(by_index=True)
-        scaled = scaled_at(call, self.weights, index, dtype, self.plan.num_samples)
-        if check and index.device.type == "cpu":
-            check_planned(call, scaled, index)
-        return scaled
+        return scaled_at(call, self.weights, index, dtype, self.plan.num_samples)
+
+    def _check_at(self, call: str, index: torch.Tensor) -> None:
+        """Raise if samples are not of this epoch, as far as that can be seen without waiting."""
+        if index.device.type == "cpu":
+            check_planned(call, self._scaled_at(call, index, torch.float32), index)
+        else:
+            self._check_form()
 
     def rest_of_batch(self, call: str) -> int:
         """How many samples of the current batch have no update yet."""
@@ -221,12 +230,6 @@ class Run:
         if self.walk is not None and self.walk is not self._cut_for:
             self.weights.cut_into(self.walk.batches)
             self._cut_for = self.walk
-
-    def _on(self, device: torch.device, index: torch.Tensor) -> torch.Tensor:
-        if index.device == device:
-            return index
-        self._index = index
-        return index.to(device, non_blocking=True)
 
     def _count(self, count: int) -> None:
         self.updated += count

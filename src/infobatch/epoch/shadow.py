@@ -20,8 +20,7 @@ from infobatch.epoch.run import Run
 from infobatch.memory.memory import Memory, Rows
 from infobatch.memory.state import ShadowState
 from infobatch.plan import FloatArray, Plan
-from infobatch.policies.base import Gradient
-from infobatch.policies.gradient import Sums, gradient_size, noise_sums, realised_noise
+from infobatch.policies.gradient import Sizing, Sums, gradient_size, noise_sums, realised_noise
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
@@ -50,7 +49,9 @@ class Shadow:
         losses = by_row(recorded, len(memory))
         visited = plan.rows(plan.codes)
         unscored = int(np.count_nonzero(np.isnan(losses[visited])))
-        counts = np.array([len(plan), unscored, *sums_of(plan, losses, self.planner.gradient)])
+        row, sizing = self.planner.measured_by(recorded.known(), run.channels)
+        measure = by_row(recorded, len(memory), row) if row else losses
+        counts = np.array([len(plan), unscored, *sums_of(plan, measure, sizing)])
         if ranks.sharded:
             counts = ranks.communicator.sum(counts)
         planned, unscored, full = int(counts[0]), int(counts[1]), self.planner.num_samples
@@ -111,9 +112,7 @@ def by_row(losses: Losses, count: int, channel: int = 0) -> FloatArray:
     return dense
 
 
-def sums_of(
-    plan: Plan, losses: FloatArray, gradient: Gradient, *, by_position: bool = False
-) -> Sums:
+def sums_of(plan: Plan, losses: FloatArray, sizing: Sizing, *, by_position: bool = False) -> Sums:
     """The sums of which the realised noise is the ratio, over the samples that a plan visits.
 
     ``losses`` are one per row of the memory, or per position of the plan; those that are not finite
@@ -127,7 +126,7 @@ def sums_of(
             codes = codes[: len(visited)]
         else:
             visited = losses[plan.rows(codes)]
-        sizes = gradient_size(visited, gradient)
+        sizes = gradient_size(visited, sizing)
         sizes[~np.isfinite(visited)] = 0
         total += noise_sums(plan.class_weights[plan.classes(codes)], sizes)
     return total

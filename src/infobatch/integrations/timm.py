@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from infobatch.dataset import InfoBatch
 from infobatch.integrations.versions import require
-from infobatch.per_sample import PerSample
+from infobatch.per_sample import GRADIENT, PerSample
 
 require("timm", ">=1.0.30,<1.1", extra="timm")
 
@@ -119,7 +119,7 @@ class Mixup(timm.data.Mixup):  # type: ignore[misc]
 
 def per_sample(
     criterion: nn.Module, mixup: Mixup | None = None
-) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor | PerSample]:
+) -> Callable[[torch.Tensor, torch.Tensor], PerSample]:
     """Turn a criterion into one loss per sample, whose plain mean is the criterion's value.
 
     With ``mixup``, the losses are divided among the samples that were mixed, and ranked by the score of
@@ -132,7 +132,9 @@ def per_sample(
         mixup: the :class:`Mixup` that mixes the batches, if they are mixed.
 
     Returns:
-        A function of output and target, whose result is passed to ``update``.
+        A function of output and target, whose result is passed to ``update``. Unless it is plain
+        cross-entropy, the result has the sizes of the gradients, which rules such as ``"auto"`` need:
+        a smoothed loss does not show them.
 
     Raises:
         TypeError: if the criterion is another one or has class weights, would smooth the mixed targets
@@ -140,7 +142,8 @@ def per_sample(
     """
     losses_of = _unreduced(criterion)
     if mixup is None:
-        return losses_of
+        is_plain = isinstance(criterion, nn.CrossEntropyLoss) and not criterion.label_smoothing
+        return _Unmixed(losses_of, is_plain)
     if not isinstance(mixup, Mixup):
         raise TypeError(
             f"per_sample(mixup=…) got {type(mixup).__module__}.{type(mixup).__name__}, expected "
@@ -181,6 +184,28 @@ def _soft_target_cross_entropy(output: torch.Tensor, target: torch.Tensor) -> to
     return functional.cross_entropy(output.to(dtype), target.to(dtype), reduction="none")
 
 
+class _Unmixed:
+    """The losses, with the sizes of their gradients where these do not follow from them."""
+
+    def __init__(self, losses_of: Losses, is_plain: bool) -> None:
+        self._losses_of, self._is_plain = losses_of, is_plain
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> PerSample:
+        losses = self._losses_of(output, target)
+        if self._is_plain:
+            return PerSample(losses, losses.detach())
+        sizes = _squares(self._losses_of, output, target).sqrt()
+        return PerSample(losses, losses.detach(), {GRADIENT: sizes})
+
+
+def _squares(losses_of: Losses, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """‖gradient‖² of each loss with respect to its row of the output."""
+    with torch.enable_grad():
+        free = output.detach().float().requires_grad_()
+        (gradient,) = torch.autograd.grad(losses_of(free, target).sum(), free)
+    return gradient.square().sum(1)
+
+
 class _Mixed:
     """The losses of a mixed batch, divided among the samples in it."""
 
@@ -201,14 +226,18 @@ class _Mixed:
                 "before each forward; use timm's own criterion for evaluation."
             )
         lam = self._mixup.lam
-        at_home = others = self._losses_of(output, target)
+        targets = (target, target)
         if self._divisible:
             smoothing, classes = self._mixup.label_smoothing, output.shape[1]
             pure = mixup_target(labels, classes, 1.0, smoothing)
-            at_home, others = self._losses_of(output, pure), self._losses_of(output, pure.flip(0))
+            targets = (pure, pure.flip(0))
         # A sample has share lam at its own position, and the remaining share at its partner's.
+        at_home, others = (self._losses_of(output, wanted) for wanted in targets)
         losses = lam * at_home + ((1 - lam) * others).flip(0)
-        return PerSample(losses, self._scores(output.detach(), target, labels, lam))
+        at_home, others = (_squares(self._losses_of, output, wanted) for wanted in targets)
+        squares = lam.square() * at_home + ((1 - lam).square() * others).flip(0)
+        scores = self._scores(output.detach(), target, labels, lam)
+        return PerSample(losses, scores, {GRADIENT: squares.sqrt()})
 
     def _scores(
         self, output: torch.Tensor, target: torch.Tensor, labels: torch.Tensor, lam: torch.Tensor

@@ -126,12 +126,12 @@ def report(folder: Path) -> None:
 
 
 def parse_lengths(text: str) -> list[float]:
-    """Read shares of the epochs, which must include 1; pruned arms may be trained for longer."""
+    """Read shares of the epochs, which must include 1; some may be above it."""
     lengths = _numbers(text)
     if FULL_LENGTH not in lengths or len(set(lengths)) < len(lengths):
         raise ValueError(
             f"--lengths got {text!r}, expected different shares of the epochs, 1 among them: "
-            "0.4,0.6,0.8,1; above 1 for pruned arms only: 0.4,0.7,1,1.3."
+            "0.4,0.6,0.8,1; some may be above 1: 0.4,0.7,1,1.3."
         )
     return lengths
 

@@ -56,6 +56,7 @@ class Task:
     ``extra_metrics(model, data)`` returns further metrics of the finished model on the test set.
     ``begin_epoch(epoch)`` is called before each epoch's first batch, and again if a run is resumed
     within the epoch, for augmentation that changes from one epoch to the next.
+    ``data_of_seed(seed)`` is used instead of ``data()`` where each seed has its own data.
     ``proxy()`` is a smaller model that ``losses`` also accepts, for ``infobatch score --proxy``.
     """
 
@@ -82,6 +83,7 @@ class Task:
     show: Callable[[Dataset[Any], int], Any] | None = None
     extra_metrics: Callable[[nn.Module, Dataset[Any]], dict[str, float]] | None = None
     begin_epoch: Callable[[int], None] | None = None
+    data_of_seed: Callable[[int], tuple[Dataset[Any], Dataset[Any]]] | None = None
     proxy: Callable[[], nn.Module] | None = None
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infobatch.memory.tracks import Track, channel_of
+from infobatch.memory.tracks import Track, channel_of, is_optional
 from infobatch.plan import FloatArray
 
 SCORE = "score"
@@ -32,13 +32,18 @@ class Memory:
         self.tracks = tuple(dict.fromkeys(tracks))
         self.columns: dict[str, npt.NDArray[Any]] = {SCORE: scores}
         for track in self.tracks:
-            for name, column in track.begin(scores).items():
-                if name in self.columns:
-                    raise ValueError(
-                        f"{track!r} has a column {name!r}, which another track has, too. Expected "
-                        "each name once: rename the column, or leave one of them out."
-                    )
-                self.columns[name] = column
+            if not is_optional(track):
+                self._begin(track)
+
+    def _begin(self, track: Track) -> None:
+        """Add the columns of a track."""
+        for name, column in track.begin(self.scores).items():
+            if name in self.columns:
+                raise ValueError(
+                    f"{track!r} has a column {name!r}, which another track has, too. Expected "
+                    "each name once: rename the column, or leave one of them out."
+                )
+            self.columns[name] = column
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -57,7 +62,12 @@ class Memory:
         Args:
             columns: by name, each with one row per sample; ``score`` is among them.
         """
-        for name, column in Memory(columns[SCORE], self.tracks).columns.items():
+        fresh = Memory(columns[SCORE], self.tracks)
+        for track in self.tracks:
+            if is_optional(track) and columns.keys() & _names(track):
+                fresh._begin(track)
+        self.columns = {}
+        for name, column in fresh.columns.items():
             saved = columns.get(name, column)
             fits = saved.shape == column.shape
             self.columns[name] = saved.astype(column.dtype, copy=False) if fits else column
@@ -81,7 +91,14 @@ class Memory:
                 the scores.
         """
         tracks = [track for track in self.tracks if channel_of(track) == channel]
-        names = [list(track.begin(np.empty(0, np.float32))) for track in tracks]
+        names = [_names(track) for track in tracks]
+        if any(map(is_optional, tracks)):
+            blocks = [(rows, values) for rows, values in blocks if len(values)]
+            if not blocks:
+                return
+            for track, track_names in zip(tracks, names, strict=True):
+                if not self.columns.keys() & track_names:
+                    self._begin(track)
         if tracks:
             widest = max(
                 _row_bytes(self.columns[name]) for track_names in names for name in track_names
@@ -95,6 +112,11 @@ class Memory:
                     _put(self.columns[name], rows, new)
             if channel is None:
                 self.scores[rows] = values
+
+
+def _names(track: Track) -> list[str]:
+    """The names of a track's columns."""
+    return list(track.begin(np.empty(0, np.float32)))
 
 
 def _in_order(

@@ -97,34 +97,37 @@ def _array(tensor: torch.Tensor) -> npt.NDArray[Any]:
     return array
 
 
-def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+def write_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
+    """Columns as tensors that every loader of checkpoints supports."""
     return {name: _tensor(array) for name, array in arrays.items()}
 
 
-def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
+    """Copies of such tensors as columns."""
     return {name: _array(tensor) for name, tensor in tensors.items()}
 
 
-def _rows(history: tuple[EpochPasses, ...]) -> list[dict[str, Any]]:
+def write_history(history: tuple[EpochPasses, ...]) -> list[dict[str, Any]]:
     """Each epoch's numbers by name, without those that are None."""
     rows = [{**asdict(passes), "thresholds": list(passes.thresholds)} for passes in history]
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
-def _history(rows: list[dict[str, Any]]) -> tuple[EpochPasses, ...]:
+def read_history(rows: list[dict[str, Any]]) -> tuple[EpochPasses, ...]:
+    """The epochs' numbers from such rows."""
     return tuple(EpochPasses(**{**row, "thresholds": tuple(row["thresholds"])}) for row in rows)
 
 
 def _written(shadows: Mapping[str, ShadowState]) -> dict[str, dict[str, Any]]:
     return {
-        name: {"columns": _tensors(shadow.columns), "history": _rows(shadow.history)}
+        name: {"columns": write_arrays(shadow.columns), "history": write_history(shadow.history)}
         for name, shadow in shadows.items()
     }
 
 
 def _read(shadows: Mapping[str, Mapping[str, Any]]) -> dict[str, ShadowState]:
     return {
-        name: ShadowState(_arrays(shadow["columns"]), _history(shadow["history"]))
+        name: ShadowState(read_arrays(shadow["columns"]), read_history(shadow["history"]))
         for name, shadow in shadows.items()
     }
 
@@ -135,13 +138,13 @@ _FORMS = {
     "seed": _Form(int),
     "epoch": _Form(int),
     "finished": _Form(int),
-    "columns": _Form(Mapping, _tensors, _arrays),
+    "columns": _Form(Mapping, write_arrays, read_arrays),
     "losses": _Form(torch.Tensor, _tensor, _array),
-    "extras": _Form(Mapping, _tensors, _arrays),
+    "extras": _Form(Mapping, write_arrays, read_arrays),
     "losses_by": _Form(str),
     "plan_check": _Form(int),
     "batch": _Form(int),
-    "history": _Form(list, _rows, _history),
+    "history": _Form(list, write_history, read_history),
     "shadows": _Form(Mapping, _written, _read),
 }
 _PASSES = {field.name for field in fields(EpochPasses)}

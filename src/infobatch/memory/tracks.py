@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from infobatch.per_sample import GRADIENT
 from infobatch.plan import FloatArray
 
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -23,7 +24,8 @@ class Track(Protocol):
     """Columns of the memory and the rule by which they change.
 
     A track with an attribute ``channel`` follows the values that the training loop reports under
-    that name in ``update(extras=…)`` instead of the scores.
+    that name in ``update(extras=…)`` instead of the scores. If it also has an attribute ``optional``
+    that is true, its columns exist only once values are reported.
     """
 
     def begin(self, scores: FloatArray) -> Columns:
@@ -39,6 +41,11 @@ def channel_of(track: Track) -> str | None:
     """Return the name in ``extras`` that a track follows; None if it follows the scores."""
     channel: str | None = getattr(track, "channel", None)
     return channel
+
+
+def is_optional(track: Track) -> bool:
+    """Whether a track has columns only once values are reported."""
+    return bool(getattr(track, "optional", False))
 
 
 @dataclass(frozen=True)
@@ -172,6 +179,27 @@ class Latest:
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
         """Record the values of this epoch."""
         return {self.channel: scores}
+
+
+@dataclass(frozen=True)
+class GradientSizes:
+    """``gradient``: a moving average of the sizes of a sample's gradients, if they are reported.
+
+    Scoring functions report them among the ``extras`` of what they return, see
+    :class:`infobatch.PerSample`. The average is as in :class:`Ema`.
+    """
+
+    smoothing: float
+    channel = GRADIENT
+    optional = True
+
+    def begin(self, scores: FloatArray) -> Columns:
+        """Start with nothing reported."""
+        return {GRADIENT: np.full(len(scores), np.nan, np.float32)}
+
+    def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
+        """Update the average; the first size is its own average."""
+        return {GRADIENT: Ema(self.smoothing).fold({"ema": old[GRADIENT]}, scores, epoch)["ema"]}
 
 
 def moved_on(window: npt.NDArray[np.float32], newest: FloatArray) -> npt.NDArray[np.float32]:

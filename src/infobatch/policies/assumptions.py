@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from infobatch.policies.base import Gradient, Samples
-from infobatch.policies.gradient import gradient_size, subsampled
+from infobatch.policies.base import Gradient, Policy, Samples
+from infobatch.policies.gradient import Smoothed, gradient_size, known_sizes, sizing_of, subsampled
 
 ROUNDING = 1e-3  # a loss of 0 may be computed as slightly less
 SMALL_SPREAD = 0.05  # sizes that differ by less save 0.25% more than random pruning does
 _FEW = 32  # samples that say nothing about a spread
+_SOME = 256  # samples of which one should be nearly learned
+_FLOOR = 0.15  # a loss that no sample falls below: p(label) <= 0.86 everywhere
 _SATURATED = 1 - 1e-6  # sizes of cross-entropies of 14 on average, that is, of other losses
 _MEANING = {
     "cross_entropy": "takes the scores for cross-entropies",
@@ -49,20 +51,61 @@ def check_not_negative(user: str, gradient: Gradient, lowest: float, samples: Sa
     )
 
 
-def equal_sizes(gradient: Gradient, samples: Samples) -> float | None:
-    """The spread of the gradients' sizes if it is so small that choosing by them is random.
+def doubt_about_sizes(policy: Policy, samples: Samples) -> str | None:
+    """A warning if a rule that goes by the sizes of gradients has nothing to go by; None otherwise.
 
-    The spread is the standard deviation divided by the mean, estimated from a few thousand samples of
-    each rank. It grows as easy samples are learned, so a small one says nothing in the first quarter of
-    a run, unless every size is at its limit.
+    Early in a run the losses of all samples are large and alike, so only sizes that are all at their
+    limit say something then.
     """
-    sizes = gradient_size(subsampled(samples.scores), gradient).astype(np.float64)
+    gradient = sizing_of(policy)
+    values, measure = known_sizes(samples, gradient)
+    sizes = gradient_size(subsampled(values), measure).astype(np.float64)
     sizes = sizes[~np.isnan(sizes)]
-    count, total, squares = samples.sum(np.array([len(sizes), sizes.sum(), sizes @ sizes]))
+    # A moving average keeps the large losses of the first epochs for long: the last ones count.
+    last = samples.scores if samples.columns is None else samples["score"]
+    lowest = float(np.fmin.reduce(last, initial=np.inf))
+    above = lowest > _FLOOR  # on this rank
+    sums = samples.sum(np.array([len(sizes), sizes.sum(), sizes @ sizes, float(not above)]))
+    count, total, squares, ranks_below = sums
     if count < _FEW or not total > 0:
         return None
     mean = total / count
     spread = float(np.sqrt(max(squares / count - mean**2, 0.0)) / mean)
     late = 4 * samples.epoch >= samples.num_epochs
-    saturated = gradient == "cross_entropy" and mean > _SATURATED
-    return spread if spread < SMALL_SPREAD and (late or saturated) else None
+    saturated = measure == "cross_entropy" and mean > _SATURATED
+    floor = None
+    if gradient == measure == "cross_entropy" and count >= _SOME and not ranks_below:
+        floor = lowest
+    if spread < SMALL_SPREAD and (late or saturated):
+        return _at_random(policy, samples, spread)
+    return _floor_under(policy, samples, floor) if late and floor is not None else None
+
+
+def _at_random(policy: Policy, samples: Samples, spread: float) -> str:
+    gradient = sizing_of(policy)
+    if samples.sizes is not None:
+        how = "as the scoring function reports them"
+    elif isinstance(gradient, Smoothed):
+        how = f"as label_smoothing={gradient.label_smoothing} estimates them from the scores"
+    else:
+        how = f"as gradient={gradient!r} estimates them from the scores"
+    return (
+        f"{policy!r} leaves samples out practically at random in epoch {samples.epoch}: the "
+        f"sizes of their gradients, {how}, differ "
+        f"by only {spread:.2%} (standard deviation over mean). If the loss is not a cross-entropy "
+        'with one label, pass gradient="root" (a squared error) or gradient="score" (any other '
+        "loss, or update(losses, scores=…) with the sizes themselves), or use a function of "
+        "infobatch.scoring, which knows them. If it is, this rule has "
+        "nothing to choose by here; docs/policies/noise.md says how much it leaves out when."
+    )
+
+
+def _floor_under(policy: Policy, samples: Samples, floor: float) -> str:
+    return (
+        f"{policy!r} found no loss below {floor:.2f} before epoch {samples.epoch}, as if there were a floor "
+        "under them: with label smoothing, soft labels or a mean over many labels no sample's loss falls "
+        "to 0, every gradient looks large, and more samples are kept than have to be. Compute the losses with "
+        "infobatch.scoring, which knows the sizes of the gradients, for instance "
+        "scoring.cross_entropy(logits, targets, label_smoothing=0.1), or name the smoothing: "
+        f"{type(policy).__name__}(label_smoothing=0.1, num_classes=1000). If no sample is learned yet, ignore this."
+    )

@@ -16,13 +16,14 @@ class AutoPrune(NoisePrune):
     them. How much it saves follows from the losses: more on data that is mostly learned.
 
     * Unbiased, whatever the scores are worth.
-    * Remembers the last loss and its moving average: 8 bytes per sample. One count of the scores by
+    * Remembers the last loss and its moving average: 8 bytes per sample, 12 where a scoring function
+      reports the sizes of gradients. One count of the scores by
       bins, no sort.
     * Our own rule. Chosen by a search on Fashion-MNIST, then confirmed on seeds and tasks that the
       search had not seen; which they are, and what it saved, is in ``docs/results``.
 
     >>> AutoPrune()
-    AutoPrune(tau=0.2, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy')
+    AutoPrune(tau=0.2, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy', label_smoothing=0.0, num_classes=None)
     """
 
     tau: float = 0.2

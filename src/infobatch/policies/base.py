@@ -45,6 +45,7 @@ class Samples:
     columns: Mapping[str, npt.NDArray[Any]] | None = None
     cost: FloatArray | None = None  # of each sample, if the user has given costs
     labels: npt.NDArray[Any] | None = None  # the class of each sample, if the user has given it
+    sizes: FloatArray | None = None  # of the gradients, where a scoring function reports them
     sum: Sum = alone
     seed: int = 0
 
@@ -106,8 +107,15 @@ class Policy(ABC):
 
     gradient: Gradient | None = None
     """How the size of a gradient follows from a score, where the rule depends on it; see
-    :mod:`infobatch.policies.gradient`. None does not depend on it; the noise that is reported is then
+    :mod:`infobatch.policies.gradient`. With ``"cross_entropy"``, sizes that a scoring function reports
+    come first (``samples.sizes``). None does not depend on it; the noise that is reported is then
     estimated as for cross-entropies."""
+
+    label_smoothing: float = 0.0
+    """The label smoothing of the cross-entropies that are the scores, if ``gradient`` takes them for such."""
+
+    num_classes: int | None = None
+    """The number of classes, which a ``label_smoothing`` needs: it determines the smallest loss."""
 
     default_delta: float = 0.875
     """What ``delta`` is if the user does not set it: the share of the epochs that prune."""
@@ -199,6 +207,11 @@ _EXPECTED: dict[str, _Check] = {
     "gradient": (
         lambda v: v is None or (isinstance(v, str) and v in get_args(Gradient)),
         "'cross_entropy', 'score', 'root' or None",
+    ),
+    "label_smoothing": (lambda v: _is_number(v) and 0 <= v < 1, "a number in [0, 1)"),
+    "num_classes": (
+        lambda v: v is None or (isinstance(v, int) and not _is_flag(v) and v >= 2),
+        "an integer >= 2 or None",
     ),
     "default_delta": (lambda v: _is_number(v) and 0 <= v <= 1, "a number in [0, 1]"),
     "first_epoch": (

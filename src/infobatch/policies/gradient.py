@@ -18,13 +18,16 @@ The two sums are unbiased estimates of Σ g²/p and Σ g², for any rule with w 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar, get_args
+from functools import lru_cache
+from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from infobatch.checks import check_count
 from infobatch.plan import FloatArray, Strata
-from infobatch.policies.base import Gradient, Samples
+from infobatch.policies.base import Gradient, Policy, Samples
+from infobatch.policies.checks import check_number
 
 Sums = npt.NDArray[np.float64]
 Kind = TypeVar("Kind", bound=np.generic)
@@ -32,13 +35,41 @@ Kind = TypeVar("Kind", bound=np.generic)
 _ENOUGH = 1 << 12  # samples for an estimate to a few per cent; more would slow every epoch boundary
 
 
-def gradient_size(scores: FloatArray, gradient: Gradient) -> FloatArray:
+class Smoothed(NamedTuple):
+    """The score is a cross-entropy with smoothed labels."""
+
+    label_smoothing: float
+    num_classes: int
+
+
+Sizing = Gradient | Smoothed
+
+
+def sizing_of(policy: Policy) -> Sizing:
+    """How the sizes of gradients follow from a policy's scores; cross-entropies if it does not say."""
+    if policy.label_smoothing and policy.num_classes is not None:
+        return Smoothed(policy.label_smoothing, policy.num_classes)
+    return policy.gradient or "cross_entropy"
+
+
+def known_sizes(samples: Samples, gradient: Sizing) -> tuple[FloatArray, Sizing]:
+    """What sizes are computed from, and how: those that were reported, or else the scores."""
+    return (samples.scores, gradient) if samples.sizes is None else (samples.sizes, "score")
+
+
+def gradient_size(scores: FloatArray, gradient: Sizing) -> FloatArray:
     """A proxy for the size of a gradient; NaN where the score is NaN, never negative.
 
     ``"cross_entropy"``: the score is a cross-entropy, and 1 − exp(−score) = 1 − p(label) bounds the
     gradient's size with respect to the logits. ``"root"``: the score is a squared error, whose
-    gradient grows with its root. ``"score"``: the score itself.
+    gradient grows with its root. ``"score"``: the score itself. :class:`Smoothed`: the label's part
+    of softmax minus target, as if all other classes had equal probabilities.
     """
+    if isinstance(gradient, Smoothed):
+        lowest, excess, sizes = _smoothed_sizes(gradient)
+        above = np.maximum(scores - np.float32(lowest), np.float32(0))
+        interpolated: FloatArray = np.interp(above, excess, sizes).astype(np.float32)
+        return interpolated
     known = np.maximum(scores, np.float32(0))  # a negative loss cannot be interpreted this way
     if gradient == "cross_entropy":
         # 1 − exp(−x) = 2 t / (1 + t) with t = tanh(x / 2); numpy's expm1 takes much longer.
@@ -50,6 +81,24 @@ def gradient_size(scores: FloatArray, gradient: Gradient) -> FloatArray:
     return np.sqrt(known, out=known) if gradient == "root" else known
 
 
+@lru_cache
+def _smoothed_sizes(smoothing: Smoothed) -> tuple[float, Sums, Sums]:
+    """The lowest loss, and a table of how far losses exceed it and of the sizes that follow.
+
+    With a = 1 − ε + ε/C at the label and ε/C elsewhere as the target, and a probability p for the label
+    with the rest spread evenly, the loss exceeds the target's entropy by KL(a, p) of two outcomes,
+    and the gradient with respect to the label's logit is p − a.
+    """
+    share = smoothing.label_smoothing * (1 - 1 / smoothing.num_classes)  # of all other classes
+    label = 1 - share
+    lowest = -label * np.log(label) - share * np.log(share / (smoothing.num_classes - 1))
+    sizes = label * np.concatenate([[0.0], np.geomspace(1e-4, 1 - 1e-9, 4095)])
+    p = label - sizes
+    excess = label * np.log(label / p) + share * np.log(share / (1 - p))
+    excess[0] = 0.0  # exactly
+    return float(lowest), excess, sizes
+
+
 def check_gradient(argument: str, gradient: object) -> None:
     """Raise an error for anything but the known proxies."""
     if gradient not in get_args(Gradient):
@@ -59,9 +108,31 @@ def check_gradient(argument: str, gradient: object) -> None:
         )
 
 
-def squares_by_stratum(strata: Strata, samples: Samples, gradient: Gradient) -> Sums:
+def check_label_smoothing(
+    rule: str, label_smoothing: object, num_classes: object, gradient: object
+) -> None:
+    """Raise an error for a smoothing that is none, or that says nothing about the gradient."""
+    why = "as in torch.nn.CrossEntropyLoss"
+    check_number(f"{rule}(label_smoothing=…)", label_smoothing, why, least=0, most=0.99)
+    if not label_smoothing:
+        return
+    if num_classes is None:
+        raise ValueError(
+            f"{rule}(label_smoothing={label_smoothing}) got no num_classes, expected the number of classes: "
+            "it determines the smallest loss that smoothed labels allow. Pass num_classes=…"
+        )
+    check_count(f"{rule}(num_classes=…)", num_classes, "a label is one of several classes", least=2)
+    if gradient != "cross_entropy":
+        raise ValueError(
+            f"{rule}(label_smoothing={label_smoothing}) got gradient={gradient!r}, expected 'cross_entropy': "
+            "only the size of a cross-entropy's gradient depends on label smoothing. Leave one of them out."
+        )
+
+
+def squares_by_stratum(strata: Strata, samples: Samples, gradient: Sizing) -> Sums:
     """Σ g² of each stratum, estimated from a few thousand samples of each rank."""
-    sizes = gradient_size(subsampled(samples.scores), gradient)
+    values, gradient = known_sizes(samples, gradient)
+    sizes = gradient_size(subsampled(values), gradient)
     squares = np.square(sizes, dtype=np.float64)
     squares[np.isnan(squares)] = 0
     labels = subsampled(strata.labels)

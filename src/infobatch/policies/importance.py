@@ -8,11 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from infobatch.memory.tracks import LastVisit, Track
+from infobatch.memory.tracks import GradientSizes, LastVisit, Track
 from infobatch.plan import FloatArray, Strata
 from infobatch.policies.base import Gradient, Policy, Samples
 from infobatch.policies.checks import check_number, check_ratio, check_smoothing
-from infobatch.policies.gradient import check_gradient, gradient_size
+from infobatch.policies.gradient import (
+    Sizing,
+    check_gradient,
+    check_label_smoothing,
+    gradient_size,
+    known_sizes,
+    sizing_of,
+)
 from infobatch.policies.levels import Array, strata_of_cells
 
 _BINS = 1 << 15  # one per unsigned value of a float32's upper 16 bits: steps of 0.8%
@@ -35,7 +42,7 @@ class ImportancePrune(Policy):
 
     * Unbiased, even if the scores are poor: a wrong g only adds noise.
     * Remembers the last loss and its moving average: 8 bytes per sample, 4 without ``smoothing``, 4 more
-      with ``aging``. One count of the scores by bins, no sort; 254 levels of p.
+      with ``aging`` and where a scoring function reports the sizes. One count of the scores by bins, no sort; 254 levels of p.
     * Our variant of importance sampling; see :class:`~infobatch.policies.noise.NoisePrune`. At most
       a share 1 − ``floor`` can be left out, so a budget cannot ask for more.
 
@@ -46,13 +53,16 @@ class ImportancePrune(Policy):
             of the weight.
         aging: the share by which g grows with each epoch since the last visit.
         gradient: how g follows from the score: ``"cross_entropy"``, ``"root"`` (a squared error) or
-            ``"score"`` (the score is g).
+            ``"score"`` (the score is g). Losses of :mod:`infobatch.scoring` need no setting: with
+            ``"cross_entropy"`` the sizes that they report are used wherever they know better.
+        label_smoothing: of the cross-entropies, if plain losses are passed to ``update``.
+        num_classes: the number of classes, which ``label_smoothing`` needs.
 
     Raises:
         ValueError: if a setting is out of its range; the message has the range.
 
     >>> ImportancePrune(0.4)
-    ImportancePrune(ratio=0.4, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy')
+    ImportancePrune(ratio=0.4, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy', label_smoothing=0.0, num_classes=None)
     """
 
     ratio: float = 0.5
@@ -60,12 +70,16 @@ class ImportancePrune(Policy):
     smoothing: float = 0.7
     aging: float = 0.0
     gradient: Gradient = "cross_entropy"
+    label_smoothing: float = 0.0
+    num_classes: int | None = None
     budget = "own"
     shardable = True
 
     def __post_init__(self) -> None:
         check_ratio("ImportancePrune(ratio=…)", self.ratio)
-        check_proportional("ImportancePrune", self.floor, self.smoothing, self.aging, self.gradient)
+        rule = "ImportancePrune"
+        check_proportional(rule, self.floor, self.smoothing, self.aging, self.gradient)
+        check_label_smoothing(rule, self.label_smoothing, self.num_classes, self.gradient)
 
     @property
     def most_left_out(self) -> float:
@@ -74,13 +88,13 @@ class ImportancePrune(Policy):
 
     @property
     def tracks(self) -> tuple[Track, ...]:
-        """The last visit, if age counts."""
-        return (LastVisit(),) if self.aging else ()
+        """The sizes of the gradients, if they are reported, and the last visit, if age counts."""
+        return tracks_of_sizes(self.gradient, self.smoothing, self.aging)
 
     def strata(self, samples: Samples) -> Strata:
         """Group the samples by their probabilities."""
         target = self.ratio if samples.target is None else samples.target
-        histogram = histogram_of(samples, self.gradient, self.aging)
+        histogram = histogram_of(samples, sizing_of(self), self.aging)
 
         def leaves_out_enough(keep: Array) -> bool:
             return float((1 - keep) @ histogram.masses) >= target * histogram.total_mass
@@ -112,11 +126,17 @@ def aged(sizes: FloatArray, samples: Samples, aging: float) -> FloatArray:
     return sizes * (1 + np.float32(aging) * longer)
 
 
-def histogram_of(samples: Samples, gradient: Gradient, aging: float) -> Histogram:
+def tracks_of_sizes(gradient: Gradient, smoothing: float, aging: float) -> tuple[Track, ...]:
+    """What rules that keep samples in proportion to their gradients remember besides the scores."""
+    sizes = (GradientSizes(smoothing),) if gradient == "cross_entropy" else ()
+    return (*sizes, LastVisit()) if aging else sizes
+
+
+def histogram_of(samples: Samples, gradient: Sizing, aging: float) -> Histogram:
     """Bin the samples by what their probability is proportional to: gradient, age and cost."""
     if not aging and samples.cost is None:
         return Histogram.of_scores(samples, gradient)
-    sizes = gradient_size(samples.scores, gradient)
+    sizes = gradient_size(*known_sizes(samples, gradient))
     return Histogram.of(aged(sizes, samples, aging), sizes, samples)
 
 
@@ -173,14 +193,15 @@ class Histogram:
         return cls._added_up(codes, numbers, sums, samples)
 
     @classmethod
-    def of_scores(cls, samples: Samples, gradient: Gradient) -> Histogram:
+    def of_scores(cls, samples: Samples, gradient: Sizing) -> Histogram:
         """Sort samples into bins by their scores, if these alone determine the gradients.
 
         The size of the gradient is then computed for each bin instead of each sample.
         """
+        scores, gradient = known_sizes(samples, gradient)
         codes = np.empty(len(samples), np.uint16)
         counts = np.zeros(_BINS)
-        for _, code in _in_blocks(samples.scores, codes):
+        for _, code in _in_blocks(scores, codes):
             counts += np.bincount(code, minlength=_BINS)
         sizes = gradient_size(_middles(), gradient).astype(np.float64)
         sums = np.stack([counts, counts, counts * np.square(sizes)])

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infobatch.memory.tracks import LastVisit, Track
+from infobatch.memory.tracks import Track
 from infobatch.plan import Strata
 from infobatch.policies.base import Gradient, Policy, Samples
 from infobatch.policies.checks import check_number
-from infobatch.policies.importance import check_proportional, histogram_of, largest_slope
+from infobatch.policies.gradient import check_label_smoothing, sizing_of
+from infobatch.policies.importance import (
+    check_proportional,
+    histogram_of,
+    largest_slope,
+    tracks_of_sizes,
+)
 from infobatch.policies.levels import Array
 
 
@@ -29,7 +35,7 @@ class NoisePrune(Policy):
     * Unbiased, even if the scores are poor: a wrong g only makes the noise differ from ``tau``. For
       the g that it has, rounding to strata and whole samples adds at most about 5% of ``tau``.
     * Remembers the last loss and its moving average: 8 bytes per sample, 4 without ``smoothing``, 4 more
-      with ``aging``. One count of the scores by bins, no sort; 254 levels of p.
+      with ``aging`` and where a scoring function reports the sizes. One count of the scores by bins, no sort; 254 levels of p.
     * Our own rule. VCAS (ICLR 2024) also bounds the added variance, within the backward pass of a batch.
       It takes no budget (``save=``): what it saves follows from ``tau`` and the losses.
 
@@ -40,13 +46,16 @@ class NoisePrune(Policy):
             of the weight.
         aging: the share by which g grows with each epoch since the last visit.
         gradient: how g follows from the score: ``"cross_entropy"``, ``"root"`` (a squared error) or
-            ``"score"`` (the score is g).
+            ``"score"`` (the score is g). Losses of :mod:`infobatch.scoring` need no setting: with
+            ``"cross_entropy"`` the sizes that they report are used wherever they know better.
+        label_smoothing: of the cross-entropies, if plain losses are passed to ``update``.
+        num_classes: the number of classes, which ``label_smoothing`` needs.
 
     Raises:
         ValueError: if a setting is out of its range; the message has the range.
 
     >>> NoisePrune(tau=0.2)
-    NoisePrune(tau=0.2, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy')
+    NoisePrune(tau=0.2, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy', label_smoothing=0.0, num_classes=None)
     """
 
     tau: float = 0.1
@@ -54,6 +63,8 @@ class NoisePrune(Policy):
     smoothing: float = 0.7
     aging: float = 0.0
     gradient: Gradient = "cross_entropy"
+    label_smoothing: float = 0.0
+    num_classes: int | None = None
     budget = "none"
     shardable = True
 
@@ -62,15 +73,16 @@ class NoisePrune(Policy):
         rule = type(self).__name__
         check_number(f"{rule}(tau=…)", self.tau, why, least=0)
         check_proportional(rule, self.floor, self.smoothing, self.aging, self.gradient)
+        check_label_smoothing(rule, self.label_smoothing, self.num_classes, self.gradient)
 
     @property
     def tracks(self) -> tuple[Track, ...]:
-        """The last visit, if age counts."""
-        return (LastVisit(),) if self.aging else ()
+        """The sizes of the gradients, if they are reported, and the last visit, if age counts."""
+        return tracks_of_sizes(self.gradient, self.smoothing, self.aging)
 
     def strata(self, samples: Samples) -> Strata:
         """Group the samples by their probabilities."""
-        histogram = histogram_of(samples, self.gradient, self.aging)
+        histogram = histogram_of(samples, sizing_of(self), self.aging)
         allowed = self.tau * float(histogram.squares.sum())
 
         def adds_enough(keep: Array) -> bool:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,18 @@ from infobatch.distributed.ranks import Ranks
 from infobatch.memory.export import read_scores
 from infobatch.memory.memory import Memory
 from infobatch.memory.tracks import Track, channel_of
+from infobatch.per_sample import GRADIENT
 from infobatch.plan import FloatArray, Plan, Strata, draw_plan, whole_plan
-from infobatch.policies.assumptions import check_not_negative, equal_sizes
-from infobatch.policies.base import MOST_LEFT_OUT, Gradient, Policy, Samples, alone, tracks_of
+from infobatch.policies.assumptions import check_not_negative, doubt_about_sizes
+from infobatch.policies.base import MOST_LEFT_OUT, Policy, Samples, Sum, alone, tracks_of
 from infobatch.policies.budget import check_save, scale_to, target_share
-from infobatch.policies.gradient import added_noise, limit_noise, squares_by_stratum
+from infobatch.policies.gradient import (
+    Sizing,
+    added_noise,
+    limit_noise,
+    sizing_of,
+    squares_by_stratum,
+)
 from infobatch.policies.options import Options
 from infobatch.policies.protection import protect_classes
 from infobatch.savings import FORWARD, EpochPasses
@@ -28,6 +35,14 @@ from infobatch.savings import FORWARD, EpochPasses
 
 class BiasedPolicyWarning(UserWarning):
     """The expected gradient of the chosen rule is not that of the full data."""
+
+
+class Decision(NamedTuple):
+    """What an epoch leaves out, the noise that this adds, and the samples it was decided by."""
+
+    strata: Strata
+    added_noise: float
+    samples: Samples
 
 
 @dataclass(frozen=True)
@@ -116,23 +131,19 @@ class Planner:
             scores = np.full(ranks.owned(self.num_samples), np.nan, np.float32)
         else:
             scores = self.initial_scores[ranks.shard.first :: ranks.shard.step].copy()
-        return Memory(scores, self._all_tracks)
+        return Memory(scores, self.tracks)
 
     @property
-    def _all_tracks(self) -> tuple[Track, ...]:
+    def tracks(self) -> tuple[Track, ...]:
+        """What is remembered about each sample besides its score."""
         return (*tracks_of(self.policy), *self.options.tracks)
 
     @property
     def channels(self) -> tuple[str, ...]:
         """The names of the values that ``update(extras=…)`` must report besides the score."""
-        channels = [channel_of(track) for track in self._all_tracks]
+        channels = [channel_of(track) for track in self.tracks]
         channels += [channel for shadow in self.shadows.values() for channel in shadow.channels]
         return tuple(dict.fromkeys(channel for channel in channels if channel is not None))
-
-    @property
-    def gradient(self) -> Gradient:
-        """How the size of a gradient follows from a score; as for cross-entropies if the rule has no view."""
-        return self.policy.gradient or "cross_entropy"
 
     def prunes(self, epoch: int) -> bool:
         """Whether an epoch may prune: after the warm-up, before ``delta * num_epochs``."""
@@ -165,6 +176,18 @@ class Planner:
         self, memory: Memory, ranks: Ranks, history: Sequence[EpochPasses], *, epoch: int, seed: int
     ) -> Plan:
         """Draw the plan of an epoch that follows those in ``history``."""
+        decided = self.decide(memory, ranks, history, epoch=epoch, seed=seed)
+        if decided is None:
+            return whole_plan(len(memory), seed=seed, epoch=epoch, shard=ranks.shard)
+        strata, noise, samples = decided
+        plan = draw_plan(strata, seed=seed, epoch=epoch, shard=ranks.shard)
+        cost, biased = _kept_cost(plan, samples), strata.biased
+        return replace(plan, added_noise=noise, kept_cost=cost, biased=biased)
+
+    def decide(
+        self, memory: Memory, ranks: Ranks, history: Sequence[EpochPasses], *, epoch: int, seed: int
+    ) -> Decision | None:
+        """Decide what an epoch leaves out, within the user's limits; None if it is whole."""
         # A mask of unseen samples costs a pass and a byte per sample, and is rarely needed.
         scores = memory.scores
         lowest = scores.min(initial=np.inf)
@@ -172,7 +195,7 @@ class Planner:
         # With sharded scores, the other ranks' sums would wait for a shard without scores.
         nothing_seen = unseen is not None and not ranks.sharded and bool(unseen.all())
         if not self.prunes(epoch) or nothing_seen:
-            return whole_plan(len(scores), seed=seed, epoch=epoch, shard=ranks.shard)
+            return None
         samples = self._samples(memory, ranks, history, epoch, seed)
         self._check_sizes(samples, float(lowest))
         strata = self.policy.strata(samples)
@@ -187,43 +210,34 @@ class Planner:
             strata = replace(strata, labels=strata.labels * ~unseen)
             del unseen  # frees a byte per sample for the draw
         strata, noise = self._limited(strata, samples)
-        plan = draw_plan(strata, seed=seed, epoch=epoch, shard=ranks.shard)
-        if 0.0 in strata.keep and not samples.sum(np.array([float(len(plan.codes))]))[0]:
+        if 0.0 in strata.keep and not samples.sum(np.array([_possible(strata)]))[0]:
             warnings.warn(
                 f"{self.policy!r} leaves out every sample in epoch {epoch}, so this epoch trains on all "
                 "of them. If that is because everything is learned, training can end here.",
                 stacklevel=2,
             )
-            return whole_plan(len(scores), seed=seed, epoch=epoch, shard=ranks.shard)
-        cost, biased = _kept_cost(plan, samples), strata.biased
-        return replace(plan, added_noise=noise, kept_cost=cost, biased=biased)
+            return None
+        return Decision(strata, noise, samples)
 
     def _check_sizes(self, samples: Samples, lowest: float) -> None:
         """Check what the rule, or a limit, takes the scores for; ``lowest`` may be NaN."""
         gradient, max_noise = self.policy.gradient, self.options.max_noise
         if gradient is None and max_noise is None:
             return
-        if np.isnan(lowest):
+        if samples.sizes is not None:
+            lowest = float(np.fmin.reduce(samples.sizes, initial=np.inf))
+        elif np.isnan(lowest):
             lowest = float(np.fmin.reduce(samples["score"], initial=np.inf))
         user = repr(self.policy)
         if gradient is None:
             user = f"max_noise={max_noise} with {user}"
-        check_not_negative(user, self.gradient, lowest, samples)
+        check_not_negative(user, gradient or "cross_entropy", lowest, samples)
         if gradient is None or "sizes" in self._warned:
             return
-        spread = equal_sizes(gradient, samples)
-        if spread is None:
-            return
-        self._warned.add("sizes")
-        warnings.warn(
-            f"{self.policy!r} leaves samples out practically at random in epoch {samples.epoch}: the "
-            f"sizes of their gradients, as gradient={gradient!r} estimates them from the scores, differ "
-            f"by only {spread:.2%} (standard deviation over mean). If the loss is not a cross-entropy "
-            'with one label, pass gradient="root" (a squared error) or gradient="score" (any other '
-            "loss, or update(losses, scores=…) with the sizes themselves). If it is, this rule has "
-            "nothing to choose by here; docs/policies/noise.md says how much it leaves out when.",
-            stacklevel=2,
-        )
+        doubt = doubt_about_sizes(self.policy, samples)
+        if doubt is not None:
+            self._warned.add("sizes")
+            warnings.warn(doubt, stacklevel=2)
 
     def _warn_of_bias(self) -> None:
         """Warn the user once that the rule does not preserve the expected gradient."""
@@ -244,6 +258,7 @@ class Planner:
         columns = {name: column.view() for name, column in memory.columns.items()}
         for column in columns.values():
             column.flags.writeable = False
+        add_up = ranks.communicator.sum if ranks.sharded else alone
         save, target = self.options.save, None
         if save is not None:
             run = (self.num_epochs, self.prunable(epoch))
@@ -256,9 +271,36 @@ class Planner:
             columns=MappingProxyType(columns),
             cost=_of_shard(self.cost, ranks),
             labels=_of_shard(self.labels, ranks),
-            sum=ranks.communicator.sum if ranks.sharded else alone,
+            sizes=self._sizes(columns, len(memory), add_up),
+            sum=add_up,
             seed=seed,
         )
+
+    @property
+    def _goes_by_sizes(self) -> bool:
+        return any(channel_of(track) == GRADIENT for track in tracks_of(self.policy))
+
+    def measured_by(self, known: FloatArray, channels: Sequence[str]) -> tuple[int, Sizing]:
+        """The row of what samples have reported that gives the sizes of their gradients, and how.
+
+        ``known`` has their scores in its first row, and what ``channels`` names in the others.
+        """
+        if GRADIENT in channels and (self._goes_by_sizes or self.policy.gradient is None):
+            row = 1 + channels.index(GRADIENT)
+            if np.isfinite(known[row]).any():
+                return row, "score"
+        return 0, sizing_of(self.policy)
+
+    def _sizes(
+        self, columns: Mapping[str, FloatArray], count: int, add_up: Sum
+    ) -> FloatArray | None:
+        """The reported sizes of the gradients, if the rule goes by them and a rank has any."""
+        if not self._goes_by_sizes:
+            return None
+        sizes = columns.get(GRADIENT)
+        if not add_up(np.array([float(sizes is not None)]))[0]:
+            return None
+        return np.full(count, np.nan, np.float32) if sizes is None else sizes
 
     def _limited(self, strata: Strata, samples: Samples) -> tuple[Strata, float]:
         """The strata within the user's limits, and the noise that they add."""
@@ -267,7 +309,7 @@ class Planner:
             strata = scale_to(strata, samples, samples.target)
         if options.protect_classes is not None:
             strata = protect_classes(strata, samples, options.protect_classes)
-        squares = squares_by_stratum(strata, samples, self.gradient)
+        squares = squares_by_stratum(strata, samples, sizing_of(self.policy))
         if options.max_noise is not None:
             strata = limit_noise(strata, squares, options.max_noise)
         return strata, added_noise(strata, squares)
@@ -278,6 +320,12 @@ class Planner:
 
 def _of_shard(values: npt.NDArray[Any] | None, ranks: Ranks) -> npt.NDArray[Any] | None:
     return None if values is None else values[ranks.shard.first :: ranks.shard.step]
+
+
+def _possible(strata: Strata) -> float:
+    """1 if any of a rank's samples can be kept, else 0."""
+    alive = np.array([True, *(share > 0 for share in strata.keep)])
+    return float(alive[strata.labels].any())
 
 
 def _kept_cost(plan: Plan, samples: Samples) -> float | None:

@@ -2,7 +2,9 @@
 
 Each function returns ``PerSample(losses, scores)``, which ``update`` accepts like a tensor. The plain
 mean of the losses is the batch loss that you train with anyway; the scores rank the samples, and do
-not depend on the rest of the batch unless the function says so.
+not depend on the rest of the batch unless the function says so. Where 1 − exp(−score) is not the size
+of a sample's gradient, ``extras["gradient"]`` is: the norm of the gradient of the sample's part of the
+loss with respect to what the model returns, up to a factor that all samples share.
 """
 
 from infobatch.per_sample import PerSample

@@ -7,11 +7,21 @@ from typing import Literal, get_args
 import torch
 from torch.nn import functional
 
-from infobatch.per_sample import PerSample
+from infobatch.per_sample import GRADIENT, PerSample
 from infobatch.scoring.checks import check_indices, check_shape, check_tensor
 from infobatch.scoring.logit_gradients import root_means, squared_norms
-from infobatch.scoring.per_label import add_up_cross_entropy, check_class_weight
-from infobatch.scoring.reduction import at_least_float32, by_sample, own_means, plain, shares
+from infobatch.scoring.per_label import (
+    add_up_cross_entropy,
+    check_class_weight,
+    sizes_of_counted,
+)
+from infobatch.scoring.reduction import (
+    at_least_float32,
+    by_sample,
+    own_means,
+    shares,
+    with_sizes,
+)
 from infobatch.transfer import send
 
 Score = Literal["loss", "gradient"]
@@ -37,6 +47,10 @@ def cross_entropy(
     root mean square over them, so that it does not depend on their number.
     ``NoisePrune(gradient="score")`` and ``ImportancePrune(gradient="score")`` can use it; it costs
     a second softmax.
+
+    With class weights, smoothing, soft targets or several labels, ``extras["gradient"]`` has the size of
+    the gradient of a sample's part of the loss: ‖softmax − target‖, with the weights; over many
+    labels, their parts Σ (1 − p(label))² under the root.
 
     A sample whose label is ``ignore_index`` has loss 0 and score NaN, which means that it keeps its
     old score. A batch with only such samples has loss 0, whereas torch returns NaN.
@@ -85,15 +99,21 @@ def cross_entropy(
             label_smoothing=label_smoothing,
             ignore_index=ignore_index,
         )
-        losses = shares(counted.sums, counted.divisors.sum())
-        result = PerSample(losses, own_means(counted.sums, counted.counts))
+        losses, scores = (
+            shares(counted.sums, counted.divisors.sum()),
+            own_means(counted.sums, counted.counts),
+        )
+        result = PerSample(losses, scores)
+        if logits.dim() > 2 or weight is not None or label_smoothing:
+            result = with_sizes(losses, scores, lambda: sizes_of_counted(counted))
     if score == "loss":
         return result
     squares = squared_norms(logits, targets, weight=weight, label_smoothing=label_smoothing)
     counts = (
         torch.ones_like(squares, dtype=torch.bool) if soft else by_sample(targets) != ignore_index
     )
-    return PerSample(result.losses, root_means(squares, counts))
+    norms = root_means(squares, counts)
+    return PerSample(result.losses, norms, result.extras or {GRADIENT: norms})
 
 
 def _soft_cross_entropy(
@@ -117,7 +137,12 @@ def _soft_cross_entropy(
         label_smoothing=label_smoothing,
         reduction="none",
     )
-    return plain(by_sample(losses).mean(1))
+    means = by_sample(losses).mean(1)
+
+    def squares() -> torch.Tensor:
+        return squared_norms(logits, targets, weight=weight, label_smoothing=label_smoothing).sum(1)
+
+    return with_sizes(means, means.detach(), squares)
 
 
 def binary_cross_entropy(
@@ -150,14 +175,21 @@ def binary_cross_entropy(
         call, "targets", targets, tuple(logits.shape), "Give both the same shape (squeeze(1)?)."
     )
     logits = at_least_float32(logits)
+    targets = targets.to(logits.dtype)
+    weight = None if weight is None else send(weight, logits.device, logits.dtype)
+    pos_weight = None if pos_weight is None else send(pos_weight, logits.device, logits.dtype)
     losses = functional.binary_cross_entropy_with_logits(
-        logits,
-        targets.to(logits.dtype),
-        weight=None if weight is None else send(weight, logits.device, logits.dtype),
-        pos_weight=None if pos_weight is None else send(pos_weight, logits.device, logits.dtype),
-        reduction="none",
+        logits, targets, weight=weight, pos_weight=pos_weight, reduction="none"
     )
-    return plain(by_sample(losses).mean(1))
+    means = by_sample(losses).mean(1)
+
+    def squares() -> torch.Tensor:
+        p = logits.sigmoid()
+        missing = (1 - p) * targets
+        slopes = p * (1 - targets) - (missing if pos_weight is None else missing * pos_weight)
+        return by_sample(slopes if weight is None else slopes * weight).square().sum(1)
+
+    return with_sizes(means, means.detach(), squares)
 
 
 def focal(
@@ -197,7 +229,7 @@ def focal(
     if isinstance(targets, torch.Tensor) and targets.is_floating_point():
         remedy = "Multi-hot targets have the shape of the logits; class indices are integers."
         check_shape(call, "targets", targets, tuple(logits.shape), remedy)
-        return plain(by_sample(_sigmoid_focal(logits, targets, gamma, alpha)).mean(1))
+        return _sigmoid_focal(logits, targets, gamma, alpha)
     check_tensor(call, "logits", logits, "(B, C)", least_dims=2)
     remedy = "Pass class indices of that shape, or multi-hot floats in the shape of the logits."
     check_shape(call, "targets", targets, (logits.shape[0], *logits.shape[2:]), remedy)
@@ -205,32 +237,58 @@ def focal(
     losses = functional.cross_entropy(
         at_least_float32(logits), targets, ignore_index=ignore_index, reduction="none"
     )
+    plain = losses.detach()
     losses = losses * _fading(losses, gamma)
     counts = targets != ignore_index
     if isinstance(alpha, torch.Tensor) and alpha.dim():
         factors = check_class_weight("focal(alpha=…)", alpha, losses.new_empty(logits.shape[:2]))
         assert factors is not None
-        losses = losses * factors[torch.where(counts, targets, 0)]
-    elif alpha is not None:
+        alpha = factors[torch.where(counts, targets, 0)]
+    if alpha is not None:
         losses = losses * alpha
     sums, number = by_sample(losses).sum(1), by_sample(counts).sum(1)
-    return PerSample(shares(sums, number.sum()), own_means(sums, number))
+
+    def squares() -> torch.Tensor:
+        slopes = _focal_slopes(plain, gamma)
+        slopes = by_sample(slopes if alpha is None else slopes * alpha)
+        return torch.where(number > 0, slopes.square().sum(1), torch.nan)
+
+    return with_sizes(shares(sums, number.sum()), own_means(sums, number), squares)
+
+
+def _focal_slopes(cross_entropies: torch.Tensor, gamma: float) -> torch.Tensor:
+    """The label's part of the focal loss's gradient with respect to the logits, without alpha."""
+    p, missed = torch.exp(-cross_entropies), -torch.expm1(-cross_entropies)
+    grown = gamma * _power(missed, gamma - 1) * p * cross_entropies if gamma else 0.0
+    return missed * (_power(missed, gamma) + grown)
 
 
 def _sigmoid_focal(
     logits: torch.Tensor, targets: torch.Tensor, gamma: float, alpha: torch.Tensor | float | None
-) -> torch.Tensor:
+) -> PerSample:
+    """The focal loss of outputs with a sigmoid each."""
     logits = at_least_float32(logits)
     targets = targets.to(logits.dtype)
     losses = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
     p = torch.sigmoid(logits)
     missed = p * (1 - targets) + (1 - p) * targets
+    plain = losses.detach()
     losses = losses * _power(missed, gamma)
-    if alpha is None:
-        return losses
-    if isinstance(alpha, torch.Tensor):
-        alpha = send(alpha, logits.device, logits.dtype)
-    return losses * (alpha * targets + (1 - alpha) * (1 - targets))
+    factors: torch.Tensor | None = None
+    if alpha is not None:
+        if isinstance(alpha, torch.Tensor):
+            alpha = send(alpha, logits.device, logits.dtype)
+        factors = alpha * targets + (1 - alpha) * (1 - targets)
+        losses = losses * factors
+
+    def squares() -> torch.Tensor:
+        fading = gamma * _power(missed, gamma - 1) if gamma else torch.zeros_like(missed)
+        falling = plain * fading * (1 - 2 * targets) * p * (1 - p)
+        slopes = (p - targets) * _power(missed, gamma) + falling
+        return by_sample(slopes if factors is None else slopes * factors).square().sum(1)
+
+    means = by_sample(losses).mean(1)
+    return with_sizes(means, means.detach(), squares)
 
 
 def _fading(losses: torch.Tensor, gamma: float) -> torch.Tensor:

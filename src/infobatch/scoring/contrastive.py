@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_shape, check_tensor
-from infobatch.scoring.reduction import at_least_float32, plain
+from infobatch.scoring.reduction import at_least_float32, missing_squares, with_sizes
 
 _CLIP_TEMPERATURE = 0.07
 
@@ -69,4 +69,7 @@ def contrastive(
     pairs = torch.arange(logits.shape[0], device=logits.device)
     by_image = functional.cross_entropy(logits, pairs, reduction="none")
     by_text = functional.cross_entropy(logits.T, pairs, reduction="none")
-    return plain((by_image + by_text) / 2)
+    losses = (by_image + by_text) / 2
+    return with_sizes(
+        losses, losses.detach(), lambda: missing_squares(by_image) + missing_squares(by_text)
+    )

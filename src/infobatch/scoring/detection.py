@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_shape, check_tensor
-from infobatch.scoring.reduction import at_least_float32, own_means, plain, shares
+from infobatch.scoring.reduction import at_least_float32, own_means, shares, with_sizes
 from infobatch.transfer import send
 
 Parts = Mapping[str, torch.Tensor]
@@ -34,6 +35,9 @@ def detection(
     An image without objects is one with parts of 0 (its background loss, if the detector has one, is
     its score). A part that is the mean over no boxes is NaN and stays NaN: write it as a sum divided
     by ``max(count, 1)``.
+
+    The size of the gradient, ``extras["gradient"]``, is taken to grow with the root of the (undivided)
+    sum: the detector's outputs are not known here.
 
     Args:
         parts: a tensor (B,) by name; or for each image a mapping of scalars, as torchvision's
@@ -71,13 +75,14 @@ def detection(
         factor = 1.0 if weights is None else weights.get(name, 1.0)
         weighted.append(factor * at_least_float32(part))
     losses = torch.stack(weighted).sum(0)
+    # What a detector returns is not known here, but no smooth loss is steeper than its root allows.
+    squares = partial(losses.clamp_min, 0)
     if counts is None:
-        return plain(losses)
+        return with_sizes(losses, losses.detach(), squares)
     check_shape(call, "counts", counts, tuple(losses.shape), "Pass one number per image.")
     counts = send(counts.detach(), losses.device, losses.dtype)
-    return PerSample(
-        shares(losses, counts.sum().clamp_min(1)), own_means(losses, counts.clamp_min(1))
-    )
+    divided = shares(losses, counts.sum().clamp_min(1))
+    return with_sizes(divided, own_means(losses, counts.clamp_min(1)), squares)
 
 
 def _by_name(call: str, parts: Parts | Sequence[Parts]) -> dict[str, torch.Tensor]:

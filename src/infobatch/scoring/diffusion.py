@@ -6,7 +6,7 @@ import torch
 
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_shape, check_tensor
-from infobatch.scoring.reduction import at_least_float32, by_sample
+from infobatch.scoring.reduction import at_least_float32, by_sample, with_sizes
 from infobatch.scoring.timestep_means import TimestepMeans
 from infobatch.transfer import send
 
@@ -29,7 +29,8 @@ def diffusion(
     level. The loss does not change. Like the running mean of ``torch.nn.functional.batch_norm``,
     the object is read and then updated with this batch: scores depend on earlier batches, never on
     this one. A sample at a timestep about which nothing is known yet has score NaN: it keeps its
-    old score.
+    old score. So is the size of the gradient, ``extras["gradient"]``, the root of the score: the sample's
+    next gradient will be that of another timestep.
 
     Args:
         prediction: (B, …), the model's output.
@@ -68,13 +69,18 @@ def diffusion(
     losses = errors
     if weights is not None:
         check_shape(call, "weights", weights, (size,), "Pass one weight per sample.")
-        losses = errors * send(weights.detach(), errors.device, errors.dtype)
+        weights = send(weights.detach(), errors.device, errors.dtype)
+        losses = errors * weights
     if timestep_means is None:
-        return PerSample(losses, losses.detach())
+        return with_sizes(
+            losses,
+            losses.detach(),
+            lambda: errors if weights is None else errors * weights.square(),
+        )
     # The weights depend only on the timestep and would cancel, so the plain errors are compared.
     scores = timestep_means.relative(errors.detach(), timesteps)
     timestep_means.update(errors.detach(), timesteps)
-    return PerSample(losses, scores)
+    return with_sizes(losses, scores, lambda: scores)
 
 
 def diffusion_target(

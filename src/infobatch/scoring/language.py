@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch.nn import functional
 
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_indices, check_shape, check_tensor
-from infobatch.scoring.reduction import at_least_float32, own_means, shares
+from infobatch.scoring.reduction import (
+    at_least_float32,
+    missing_squares,
+    own_means,
+    shares,
+    with_sizes,
+)
 from infobatch.transfer import send
 
 
@@ -75,7 +84,9 @@ def causal_lm(
     ``losses.mean()`` is the mean over all labelled tokens of the batch, the loss that transformers'
     models return: long answers count for more than short ones, as usual. A sequence without a
     labelled token has loss 0 and score NaN: it keeps its old score. A batch with only such
-    sequences has loss 0, whereas torch returns NaN.
+    sequences has loss 0, whereas torch returns NaN. The size of the gradient, ``extras["gradient"]``, is
+    the root of Σ (1 − p(label))² over the labelled tokens: it grows with their number, as the gradient
+    of a token-weighted loss does.
 
     Packed rows hold several sequences each: with ``boundaries`` there is an entry for each of them,
     so that ``update(…, index=…)`` takes an index for each sequence. No token is predicted from the
@@ -109,16 +120,22 @@ def causal_lm(
         counts = functional.pad(counts[:, 1:], (1, 0))
     if boundaries is None:
         sums, number = losses.sum(1), counts.sum(1)
+        by_sample: Callable[[torch.Tensor], torch.Tensor] = partial(torch.sum, dim=1)
     else:
-        sums, number = _by_sequence(call, losses, counts, boundaries, shift)
+        losses, by_sample, number = _by_sequence(call, losses, counts, boundaries, shift)
+        sums = by_sample(losses)
     divisor = number.sum() if num_items is None else num_items
-    return PerSample(shares(sums, divisor), own_means(sums, number))
+
+    def squares() -> torch.Tensor:
+        return torch.where(number > 0, by_sample(missing_squares(losses)), torch.nan)
+
+    return with_sizes(shares(sums, divisor), own_means(sums, number), squares)
 
 
 def _by_sequence(
     call: str, losses: torch.Tensor, counts: torch.Tensor, boundaries: torch.Tensor, shift: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums and counts of the sequences between the boundaries."""
+) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor], torch.Tensor]:
+    """The tokens' losses, a sum over the tokens of each sequence, and how many count in each."""
     tokens = losses.numel()
     if not isinstance(boundaries, torch.Tensor) or boundaries.dim() != 1 or len(boundaries) < 2:
         got = getattr(boundaries, "shape", type(boundaries).__name__)
@@ -143,8 +160,11 @@ def _by_sequence(
         inside = places != boundaries[owner]
         flat, counted = flat * inside, counted & inside
     number = len(boundaries) - 1
-    sums = flat.new_zeros(number).index_add(0, owner, flat)
-    return sums, owner.new_zeros(number).index_add(0, owner, counted.long())
+
+    def by_sequence(values: torch.Tensor) -> torch.Tensor:
+        return values.new_zeros(number).index_add(0, owner, values)
+
+    return flat, by_sequence, by_sequence(counted.long())
 
 
 def sequence_boundaries(position_ids: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_shape, check_tensor
-from infobatch.scoring.reduction import at_least_float32, own_means, shares
+from infobatch.scoring.reduction import at_least_float32, own_means, shares, with_sizes
 
 
 def masked_autoencoding(
@@ -54,4 +54,8 @@ def masked_autoencoding(
     errors = (predictions - patches).square().mean(-1)
     hidden = mask.to(errors.dtype)
     sums, counts = (errors * hidden).sum(1), hidden.sum(1)
-    return PerSample(shares(sums, counts.sum()), own_means(sums, counts))
+    return with_sizes(
+        shares(sums, counts.sum()),
+        own_means(sums, counts),
+        lambda: torch.where(counts > 0, sums, torch.nan),
+    )

@@ -20,7 +20,7 @@ import torch
 
 from infobatch.per_sample import PerSample
 from infobatch.scoring.checks import check_indices, check_range, check_shape, check_tensor
-from infobatch.scoring.reduction import at_least_float32
+from infobatch.scoring.reduction import at_least_float32, with_sizes
 from infobatch.transfer import send
 
 
@@ -94,13 +94,28 @@ def mixed_cross_entropy(
     )
     losses = own_share * losses[:, 0] + (other_share * losses[:, 1])[home]
 
+    def squares() -> torch.Tensor:
+        by_part = _squared_norms(log_p.detach(), labels, label_smoothing)
+        return own_share**2 * by_part[:, 0] + (other_share**2 * by_part[:, 1])[home]
+
     # The mixed label at the two classes, and which sample accounts for the missing probability.
     mixed = torch.stack([own_share, other_share], 1)
     same = (targets == others).unsqueeze(1)
     expected = torch.where(same, 1.0, mixed) * (1 - label_smoothing) + label_smoothing / num_classes
     responsible = torch.where(same, mixed, 1.0)
     missing = responsible * (expected - log_p_label.detach().exp())
-    return PerSample(losses, missing[:, 0] + missing[:, 1][home])
+    return with_sizes(losses, missing[:, 0] + missing[:, 1][home], squares)
+
+
+def _squared_norms(
+    log_p: torch.Tensor, labels: torch.Tensor, label_smoothing: float
+) -> torch.Tensor:
+    """‖softmax − target‖² of each image for each of its labels, the targets smoothed."""
+    p, num_classes = log_p.exp(), log_p.shape[1]
+    label, others = 1 - label_smoothing, label_smoothing / num_classes
+    products = label * p.gather(1, labels) + others
+    lengths = label**2 + 2 * label * others + label_smoothing * others
+    return (p.square().sum(1, keepdim=True) - 2 * products + lengths).clamp_min(0)
 
 
 def _check_partners(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from infobatch.per_sample import PerSample
+from infobatch.per_sample import Measured, PerSample, Sizes
 from infobatch.transfer import send
 
 
@@ -28,6 +28,16 @@ def by_sample(values: torch.Tensor) -> torch.Tensor:
 def plain(losses: torch.Tensor) -> PerSample:
     """Use the loss as the score, for batch losses that are plain means over the samples."""
     return PerSample(losses, losses.detach())
+
+
+def with_sizes(losses: torch.Tensor, scores: torch.Tensor, squares: Sizes) -> PerSample:
+    """The losses and scores with the sizes of the gradients, whose squares are computed if needed."""
+    return PerSample(losses, scores, Measured(lambda: squares().detach().sqrt()))
+
+
+def missing_squares(losses: torch.Tensor) -> torch.Tensor:
+    """(1 − p)² of labels with cross-entropies −log p: a label's part of ‖softmax − target‖²."""
+    return torch.expm1(-losses.detach()).square()
 
 
 def shares(sums: torch.Tensor, divisor: torch.Tensor | float) -> torch.Tensor:

@@ -196,8 +196,8 @@ def test_what_the_choice_of_rates_cost_and_how_it_was_made(comparison):
     assert line == (
         "Learning rates 0.1, 0.2, 0.4 were tried for every arm on a validation split, at 0.5 × the "
         "epochs, with 3 seeds outside the comparison: 36 runs, 20% of all sample passes. The rate "
-        "with the best mean is chosen; among rates within one standard error of it, the task's own (0.2), or else the "
-        "one nearest to the middle of the grid."
+        "with the best mean is chosen; among rates within one standard error of it, the task's own (0.2) if it is "
+        "inside the grid, or else the one nearest to its middle."
     )
     line = grid_line(with_rates(results, {"full": 0.2}, seeds=1))
     assert "with one seed outside the comparison" in line

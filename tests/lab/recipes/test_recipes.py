@@ -218,7 +218,7 @@ def test_missing_data_say_how_to_get_them(name, folder, monkeypatch):
         (
             "fashion",
             {"colour": "red"},
-            "Recipe 'fashion' has no option 'colour'. Expected one of optimizer, mix, score, epochs, network.",
+            "Recipe 'fashion' has no option 'colour'. Expected one of optimizer, mix, score, epochs, network, images, wrong_labels.",
         ),
         (
             "diffusion",

@@ -234,8 +234,8 @@ def test_further_metrics(out):
 def test_the_learning_rates_that_were_tried(out, page):
     assert "rates" not in page.all("id"), "none were"
     metrics = {
-        "full": {0.03: [None, 80.0], 0.1: [81.0, 81.4]},
-        "infobatch": {0.03: [80.123, 80.5], 0.1: [80.4, 80.3]},
+        "full": {0.01: [70.0, 70.0], 0.03: [None, 80.0], 0.1: [81.0, 81.4]},
+        "infobatch": {0.01: [70.0, 70.0], 0.03: [80.123, 80.5], 0.1: [80.4, 80.3]},
     }
     tried = [
         {
@@ -251,10 +251,10 @@ def test_the_learning_rates_that_were_tried(out, page):
         for arm, grid in metrics.items()
         for rate in summarise_rates(grid, arm=arm, higher_is_better=True, usual=0.03)
     ]
-    cost = {"runs": 8, "samples_forwarded": 720, "share": 0.25, "seconds": 8.0}
+    cost = {"runs": 12, "samples_forwarded": 720, "share": 0.25, "seconds": 8.0}
 
     def edit(results):
-        results |= {"learning_rates": [0.03, 0.1], "rate_seeds": 2, "rates": rates}
+        results |= {"learning_rates": [0.01, 0.03, 0.1], "rate_seeds": 2, "rates": rates}
         results |= {"chosen_rates": {"full": 0.1, "infobatch": 0.03}}
         results |= {"tried_rates": tried, "rate_cost": cost}
 
@@ -262,12 +262,14 @@ def test_the_learning_rates_that_were_tried(out, page):
     shown = Page(write_report(out))
     assert table(shown, "Learning rates") == [
         ["arm", "learning rate", "accuracy", "behind the best", "choice"],
+        ["full", "0.01", "70.00 ± 0.00", "11.20 ± 0.20", ""],
         ["full", "0.03", "diverged", "–", ""],
         ["full", "0.1", "81.20 ± 0.28", "0.00", "chosen"],
+        ["infobatch", "0.01", "70.00 ± 0.00", "10.35 ± 0.05", ""],
         ["infobatch", "0.03", "80.31 ± 0.27", "0.04 ± 0.24", "chosen"],
         ["infobatch", "0.1", "80.35 ± 0.07", "0.00", "as good"],
     ]
-    assert "with 2 seeds outside the comparison: 8 runs, 25% of all sample passes." in shown.text
+    assert "with 2 seeds outside the comparison: 12 runs, 25% of all sample passes." in shown.text
     label = (
         "accuracy on the validation split by learning rate: full takes 0.1, infobatch takes 0.03"
     )
@@ -328,23 +330,18 @@ def test_unfinished(out):
     assert "Unfinished: 3 of 12 runs are finished" in page.text
 
 
-def test_full_data_is_not_missing_where_only_pruned_arms_are_longer(out):
-    """Four runs of pruned arms for 1.5 × the epochs; full data is never trained for that."""
+def test_every_arm_is_missing_until_it_is_trained_for_longer(out):
+    """Six runs for 1.5 × the epochs, two of them of full data."""
 
     def edit(results):
         results["lengths"].append(1.5)
-        longer = [
-            {**run, "length": 1.5}
-            for run in results["runs"]
-            if run["length"] == 1 and run["arm"] != "full"
-        ]
-        results["runs"] += longer
+        results["runs"] += [{**run, "length": 1.5} for run in results["runs"] if run["length"] == 1]
 
     change(out, edit)
-    assert len(stored(out)["runs"]) == 16
+    assert len(stored(out)["runs"]) == 18
     assert "Unfinished" not in Page(write_report(out)).text
     change(out, lambda results: results["runs"].pop())
-    assert "Unfinished: 15 of 16 runs are finished" in Page(write_report(out)).text
+    assert "Unfinished: 17 of 18 runs are finished" in Page(write_report(out)).text
 
 
 def test_seconds_of_different_machines_are_not_drawn(out, page):

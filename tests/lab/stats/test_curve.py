@@ -144,6 +144,47 @@ def test_difference_at_the_same_cost():
         assert differences[0] == pytest.approx(9 - quality)
 
 
+# Several points at once.
+
+
+def test_several_points_have_one_ratio_of_costs():
+    # Full data is as good at 4/3 of the first point's cost and at 4/3 of the second's.
+    curve = curve_of([100, 200, 400], [80, 84, 86])
+    log_cost = np.log([[100.0], [150.0]])
+    quality = np.array([[82.0], [84.0]])
+    assert ratio(cross(curve, log_cost, quality, confidence=0.95).estimate) == pytest.approx(4 / 3)
+
+
+def test_where_points_disagree_the_average_of_their_differences_is_zero():
+    curve = curve_of([100, 200, 400], [80, 84, 86])
+    log_cost = np.log([[100.0], [200.0]])
+    # At the ratio r the curve is 88 - 8 / r and 88 - 4 / r: above 0.5 the mean is 88 - 6 / r, which
+    # is 83.5 at r = 4/3.
+    quality = np.array([[83.0], [84.0]])
+    assert ratio(cross(curve, log_cost, quality, confidence=0.95).estimate) == pytest.approx(4 / 3)
+
+
+def test_beyond_the_end_the_curve_is_continued_for_some_of_the_points():
+    # The points are as good as full data at 4/5 of their own cost. The first one's is cheaper than
+    # full data's cheapest run, where the curve is continued: 88 - 800 / cost at 80 is 78.
+    curve = curve_of([100, 200], [80, 84])
+    log_cost = np.log([[100.0], [200.0]])
+    quality = np.array([[78.0], [83.0]])
+    crossing = cross(curve, log_cost, quality, confidence=0.95)
+    assert (ratio(crossing.estimate), crossing.beyond) == (pytest.approx(4 / 5), 0)
+
+
+def test_points_that_are_better_than_the_whole_curve_give_a_bound():
+    curve = curve_of([100, 200], [80, 84], [81, 85], [80, 84])
+    log_cost = np.log([[100.0], [100.0]]) + np.zeros((2, 3))
+    crossing = cross(curve, log_cost, np.full((2, 3), 90.0), confidence=0.95)
+    assert (ratio(crossing.estimate), crossing.beyond, crossing.high) == (
+        pytest.approx(2),
+        1,
+        math.inf,
+    )
+
+
 @pytest.mark.parametrize(
     ("low", "high", "text"),
     [
@@ -206,6 +247,30 @@ def test_coverage_and_bias(truth, equal_cost, cost_noise, seeds):
     assert 0.90 <= covered / count <= 0.99
     bias = np.mean(savings) - (1 - ARM)
     assert abs(bias) < 0.1 * np.median(widths)
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize(("kept", "saving"), [(0.58, 0.3), (0.65, 0.0)])
+def test_the_interval_of_three_lengths_covers_as_well_and_is_narrower(kept, saving, seeds):
+    covered, widths, count = 0, [], 300
+    generator = np.random.default_rng(seeds)
+    costs, log_costs = kept * LENGTHS[1:], np.log(LENGTHS)[:, None]
+    for _ in range(count):
+        shared = generator.normal(0, 0.3, seeds)
+        full = smooth(LENGTHS)[:, None] + shared + generator.normal(0, 0.15, (4, seeds))
+        arm = smooth(costs / (1 - saving))[:, None] + shared
+        arm = arm + generator.normal(0, 0.15, (3, seeds))
+        curve = fit_curve(log_costs + 0 * full, full)
+        point_costs = np.log(costs)[:, None] + 0 * arm
+        crossing = cross(curve, point_costs, arm, confidence=0.95)
+        single = cross(curve, point_costs[-1], arm[-1], confidence=0.95)
+        covered += crossing.low <= -math.log(1 - saving) <= crossing.high
+        widths.append(
+            [math.exp(-found.low) - math.exp(-found.high) for found in (crossing, single)]
+        )
+    assert 0.90 <= covered / count <= 0.99
+    pooled, one = np.median(widths, axis=0)
+    assert pooled < 0.6 * one
 
 
 @pytest.mark.parametrize(

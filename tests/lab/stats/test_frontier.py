@@ -168,3 +168,36 @@ def test_arms_keep_their_order_and_lengths_are_sorted():
     arms = runs_of("b", {1.0: [1], 0.5: [1]}) + runs_of("a", {1.0: [1]})
     points = found(FULL, arms).points
     assert [(point.arm, point.length) for point in points] == [("b", 0.5), ("b", 1.0), ("a", 1.0)]
+
+
+def test_the_lengths_from_0_6_to_1_are_pooled():
+    # At lengths 0.6 and 1 the arm is as good as full data at 4/3 of its cost; 0.4 is not counted.
+    full = runs_of("full", {0.5: [80, 82, 84], 1.0: [84, 86, 88]})  # 90 - 400 / cost in the mean
+    arm = runs_of("mean", {0.4: [0, 0, 0], 0.6: [80, 82.1, 83.9], 1.0: [83.3, 85.1, 87.2]}, cost=75)
+    (pooled,) = found(full, arm).pooled
+    assert (pooled.arm, pooled.lengths, pooled.seeds) == ("mean", (0.6, 1.0), (0, 1, 2))
+    # 82 and 85.2 against 90 - 400 / (45 r) and 90 - 400 / (75 r).
+    r = (400 / 45 + 400 / 75) / (180 - 82 - 85.2)
+    assert pooled.saving.estimate == pytest.approx(1 - 1 / r)
+    assert pooled.saving.low < pooled.saving.estimate < pooled.saving.high
+
+
+def test_nothing_is_pooled_where_an_arm_diverged_or_was_not_trained_long_enough():
+    full = runs_of("full", {0.5: [80, 82, 84], 1.0: [84, 86, 88]})
+    diverged = runs_of("mean", {0.6: [80, None, 84], 1.0: [84, 86, 88]})
+    short = runs_of("ucb", {0.5: [80, 82, 84]})
+    mean, ucb = found(full, diverged, short).pooled
+    assert (mean.saving, mean.diverged) == (None, (1,))
+    assert (ucb.saving, ucb.lengths, ucb.seeds) == (None, (), ())
+
+
+def test_full_data_that_is_trained_for_longer_stays_the_measure_at_full_length():
+    longer = runs_of("full", {0.5: [80, 82, 84], 1.0: [84, 86, 88], 2.0: [86, 88.1, 90]})
+    arm = runs_of("mean", {1.0: [85, 87, 89.1]}, cost=80)
+    result = found(longer, arm)
+    (point,) = result.points
+    assert point.to_full.mean == pytest.approx(1.03, abs=0.01), "not to twice the epochs"
+    assert point.saved == pytest.approx(0.2)
+    assert point.saving.bound is None, "the curve goes on"
+    assert result.reaches[0].full_cost == pytest.approx(100)
+    assert result.full_length == 1.0

@@ -36,7 +36,8 @@ def test_a_tie_goes_to_the_usual_rate_then_to_the_middle_of_the_grid():
     noisy = {0.1: [90.0, 91.0, 90.0], 0.2: [90.2, 90.5, 90.3], 0.4: [90.6, 90.6, 90.6]}
     rates = summaries(noisy)
     assert [rate.tied for rate in rates.values()] == [True, False, True]
-    assert chosen(noisy) == 0.1
+    assert chosen({0.05: [80.0, 80.0, 80.0], **noisy}) == 0.1
+    assert chosen(noisy, usual=0.1) == 0.4, "at an end of the grid it breaks no tie"
     assert chosen(noisy, usual=0.3) == 0.4, "both are as far from the middle: the better"
     assert chosen({**noisy, 0.2: [90.6, 90.1, 91.0]}, usual=0.3) == 0.2
     assert chosen(noisy, usual=0.2) == 0.4, "the usual rate is not among the best"

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from infobatch import scoring
 from infobatch.per_sample import PerSample
-from infobatch.scoring.reduction import own_means, shares
+from infobatch.scoring.reduction import missing_squares, own_means, shares, with_sizes
 
 IGNORED = -100
 
@@ -48,17 +48,33 @@ def from_outputs(
     shifts_samples = shift and labels.dim() < 2  # one label for the whole sample
     if logits.shape[:-1] != labels.shape or labels.is_floating_point() or shifts_samples:
         return None
-    losses = functional.cross_entropy(
-        logits.flatten(0, -2).float(),
-        labels.flatten(),
-        ignore_index=IGNORED,
-        reduction="none",
-        label_smoothing=label_smoothing,
+    flat = (logits.flatten(0, -2).float(), labels.flatten())
+    options: dict[str, Any] = {"ignore_index": IGNORED, "reduction": "none"}
+    losses = functional.cross_entropy(*flat, label_smoothing=label_smoothing, **options)
+    missing = None
+    if label_smoothing:
+        with torch.no_grad():
+            p = torch.exp(-functional.cross_entropy(*flat, **options))
+        missing = 1 - label_smoothing + label_smoothing / logits.shape[-1] - p
+    shape = (len(labels), -1)
+    counted = labels.reshape(shape) != IGNORED
+    return over_tokens(
+        losses.view(shape), counted, None if missing is None else missing.view(shape)
     )
-    return over_tokens(losses.view(len(labels), -1), labels.reshape(len(labels), -1) != IGNORED)
 
 
-def over_tokens(losses: torch.Tensor, counted: torch.Tensor) -> PerSample:
-    """Losses whose mean is that over all counted tokens; a score is a sample's own mean."""
+def over_tokens(
+    losses: torch.Tensor, counted: torch.Tensor, missing: torch.Tensor | None = None
+) -> PerSample:
+    """Losses whose mean is that over all counted tokens; a score is a sample's own mean.
+
+    ``missing`` is what each label's probability lacks to its target, from which the sizes of the
+    gradients follow; without it the losses are plain cross-entropies, which show it.
+    """
     sums, counts = (losses * counted).sum(1), counted.sum(1)
-    return PerSample(shares(sums, counts.sum()), own_means(sums, counts))
+
+    def squares() -> torch.Tensor:
+        by_token = missing_squares(losses) if missing is None else missing.square()
+        return torch.where(counts > 0, (by_token * counted).sum(1), torch.nan)
+
+    return with_sizes(shares(sums, counts.sum()), own_means(sums, counts), squares)

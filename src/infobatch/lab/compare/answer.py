@@ -168,7 +168,7 @@ def _tie_rule(results: Results) -> str:
         return "One seed cannot tell close rates apart, so the choice is partly luck."
     return (
         "The rate with the best mean is chosen; among rates within one standard error of it, the task's own "
-        f"({results.settings.learning_rate:g}), or else the one nearest to the middle of the grid."
+        f"({results.settings.learning_rate:g}) if it is inside the grid, or else the one nearest to its middle."
     )
 
 

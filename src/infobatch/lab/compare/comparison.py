@@ -34,7 +34,7 @@ from infobatch.lab.run.identity import hash_of_task, what_differs
 from infobatch.lab.run.machine import versions
 from infobatch.lab.run.settings import settings_of
 from infobatch.lab.stats.decision import conclude
-from infobatch.lab.stats.runs import FULL, FULL_LENGTH, SHORT, Question, Record, is_trained
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, SHORT, Question, Record
 from infobatch.lab.task import Task, load_task
 
 Watch = Callable[["Comparison", Job, dict[str, Any]], None]
@@ -264,8 +264,6 @@ class Comparison:
         for length in sorted(self.lengths, reverse=True):
             leading: Job | None = None
             for arm in self.order:
-                if not is_trained(arm.name, length):
-                    continue
                 folder = run_folder(self.out, arm.name, seed, length=length)
                 rate = self.chosen_rates.get(arm.name)
                 arguments = self._arguments(length, rate)

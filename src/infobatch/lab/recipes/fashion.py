@@ -1,4 +1,4 @@
-"""Image classification on the embedded subset of Fashion-MNIST: no data folder needed.
+"""Image classification on Fashion-MNIST: the embedded subset, or with a data folder the other images.
 
 Few training images, shifted and flipped at random, so that half the epochs are visibly worse and
 the comparison can tell; many test images, since they cost little.
@@ -25,6 +25,10 @@ from infobatch.lab.recipes.image_classification import ImageClassification
 from infobatch.lab.recipes.image_networks import resnet
 
 NUM_TRAIN = 5_000
+NUM_SETS = 10  # disjoint training sets among the images that are not embedded
+NUM_CLASSES = len(fashion.CLASS_NAMES)
+IMAGES = ("embedded", "fresh")
+Arrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 MOST_SHIFT = 1
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "cnn": partial(fashion.small_cnn, 16),
@@ -39,10 +43,16 @@ class Recipe(ImageClassification):
     Options:
         epochs: 40 unless set.
         network: ``cnn`` of 33,338 parameters, or ``small_resnet`` of 77,754.
+        images: ``embedded``, or ``fresh``: none of the embedded ones, and ten disjoint training sets, so
+            that each seed of a comparison has its own (seed 10 has that of seed 0).
+        wrong_labels: the share of the training labels that are replaced by another class, the same ones
+            in every run on the same images; test labels stay as they are.
     """
 
     epochs: int = 40
     network: str = "cnn"
+    images: str = "embedded"
+    wrong_labels: float = 0.0
 
     evaluate_every = 10
     margin = 0.5
@@ -51,7 +61,11 @@ class Recipe(ImageClassification):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("network", self.network, tuple(NETWORKS))
+        one_of("images", self.images, IMAGES)
         number_from("epochs", self.epochs, 1)
+        if not 0 <= self.wrong_labels < 1:
+            raise ValueError(f"wrong_labels={self.wrong_labels} must be a share from 0 to below 1.")
+        self._published = fashion.FashionMnist(self.folder) if self.images == "fresh" else None
 
     @property
     def learning_rate(self) -> float:
@@ -59,15 +73,18 @@ class Recipe(ImageClassification):
         return 2 * super().learning_rate if self.optimizer_name == "sgd" else super().learning_rate
 
     def data(self) -> tuple[Dataset[Any], Dataset[Any]]:
-        """5,000 training and 9,000 test images of 14 × 14 pixels."""
-        train_x, train_y, test_x, test_y = fashion.load()
-        images = functional.avg_pool2d(torch.cat([train_x, test_x]), 2)
-        labels = torch.cat([train_y, test_y])
-        self.background = float(images.min())
-        return (
-            Tensors(images[:NUM_TRAIN], labels[:NUM_TRAIN]),
-            Tensors(images[NUM_TRAIN:], labels[NUM_TRAIN:]),
+        """5,000 training and 9,000 test images of 14 × 14 pixels; the first seed's where seeds differ."""
+        return self.data_of_seed(0)
+
+    def data_of_seed(self, seed: int) -> tuple[Dataset[Any], Dataset[Any]]:
+        """The data of a run with this seed, which matters for fresh images only."""
+        number = 0 if self._published is None else seed % NUM_SETS
+        train_x, train_y, test_x, test_y = (
+            embedded() if self._published is None else fresh(self._published, number)
         )
+        self.background = float(train_x.min())
+        train_y = with_wrong_labels(train_y, self.wrong_labels, seed=number)
+        return Tensors(train_x, train_y), Tensors(test_x, test_y)
 
     def model(self) -> nn.Module:
         """The chosen network."""
@@ -86,3 +103,42 @@ class Recipe(ImageClassification):
         image = data[index][0][0].numpy()
         low, high = image.min(), image.max()
         return np.round(255 * (image - low) / (high - low)).astype(np.uint8)
+
+
+def embedded() -> Arrays:
+    """The first 5,000 embedded images to train on and the other 9,000 to test on."""
+    train_x, train_y, test_x, test_y = fashion.load()
+    images = functional.avg_pool2d(torch.cat([train_x, test_x]), 2)
+    labels = torch.cat([train_y, test_y])
+    return images[:NUM_TRAIN], labels[:NUM_TRAIN], images[NUM_TRAIN:], labels[NUM_TRAIN:]
+
+
+def fresh(source: fashion.FashionMnist, number: int) -> Arrays:
+    """Images that are not embedded: one of ten disjoint training sets of 5,000, and 6,000 to test on.
+
+    48,000 of the published training images and 8,000 of the test images remain. The first 2,000 of the
+    latter join the training sets, so that there are ten.
+    """
+    train, test = fashion.not_embedded(*source.train()), fashion.not_embedded(*source.test())
+    pixels, labels = (np.concatenate(both) for both in zip(train, test, strict=True))
+    first, end = number * NUM_TRAIN, NUM_SETS * NUM_TRAIN
+    own = slice(first, first + NUM_TRAIN)
+    train_x, test_x = (
+        torch.from_numpy(pixels[part].astype(np.float32))[:, None] / 255
+        for part in (own, slice(end, None))
+    )
+    mean, deviation = train_x.mean(), train_x.std()
+    train_x, test_x = (
+        functional.avg_pool2d((images - mean) / deviation, 2) for images in (train_x, test_x)
+    )
+    return train_x, torch.from_numpy(labels[own]), test_x, torch.from_numpy(labels[end:])
+
+
+def with_wrong_labels(labels: torch.Tensor, share: float, *, seed: int) -> torch.Tensor:
+    """Labels of which a share, chosen at random, is replaced by any other class."""
+    generator = torch.Generator().manual_seed(seed)
+    wrong = torch.randperm(len(labels), generator=generator)[: round(share * len(labels))]
+    other = torch.randint(1, NUM_CLASSES, (len(wrong),), generator=generator)
+    labels = labels.clone()
+    labels[wrong] = (labels[wrong] + other) % NUM_CLASSES
+    return labels

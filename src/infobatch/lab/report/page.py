@@ -33,7 +33,7 @@ from infobatch.lab.run.arms import INFOBATCH, Arm
 from infobatch.lab.stats.forecasts import forecast_of
 from infobatch.lab.stats.frontier import Frontier
 from infobatch.lab.stats.intervals import decimals
-from infobatch.lab.stats.runs import FULL, FULL_LENGTH, Cost, Summary, is_trained, label_of
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, Cost, Summary, label_of
 
 LONGEST_TEXT = 700
 
@@ -64,12 +64,7 @@ def render(results: Results, folder: Path) -> str:
     """The page's HTML; ``folder`` contains the runs' folders."""
     by_sample, results = _by_sample(results, folder), labelled(results)
     settings, summaries = results.settings, results.summaries
-    cells = [
-        (arm, length)
-        for arm in settings.arms
-        for length in settings.lengths
-        if is_trained(arm, length)
-    ]
+    cells = [(arm, length) for arm in settings.arms for length in settings.lengths]
     return template("report.html.jinja").render(
         settings=settings,
         conclusions=results.conclusions,
@@ -83,7 +78,7 @@ def render(results: Results, folder: Path) -> str:
         margin=f"{settings.margin:g} {settings.unit}".rstrip(),
         cards=tables.cards(results, summaries),
         rows=tables.frontier_rows(results, summaries),
-        reaches=tables.reach_rows(results),
+        arm_rows=tables.arm_rows(results),
         matched_note=matched_note(results),
         test_set_note=tables.test_set_note(results, summaries),
         grid_note=grid_note(results),

@@ -61,15 +61,19 @@ def _in_words(difference: Estimate | None, digits: int) -> str:
     return NONE if difference is None else difference.in_words(digits)
 
 
-def reach_rows(results: Results) -> list[tuple[str, str, str]]:
-    """For each arm, the cost at which it reaches full data's final quality, and what that saves."""
+def arm_rows(results: Results) -> list[tuple[str, str, str, str]]:
+    """For each arm, what its lengths together save, and the cost and saving at full data's final quality."""
     frontier = results.conclusions.frontier
+    if frontier is None:
+        return []
+    pooled = {row.arm: row.saving.text for row in frontier.pooled if row.saving is not None}
     rows = []
-    for reach in () if frontier is None else frontier.reaches:
+    for reach in frontier.reaches:
         if reach.saving is None or reach.cost is None:
             continue
         bound = {"at least": "at most ", "at most": "more than "}.get(reach.saving.bound or "", "")
-        rows.append((reach.arm, f"{bound}{reach.cost:,.0f}", reach.saving.text))
+        cost = f"{bound}{reach.cost:,.0f}"
+        rows.append((reach.arm, pooled.get(reach.arm, NONE), cost, reach.saving.text))
     return rows
 
 

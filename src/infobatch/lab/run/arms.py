@@ -31,7 +31,7 @@ from infobatch.stream import StreamPruner
 INFOBATCH, STREAM = "infobatch", "stream"
 DELTA = 0.875
 LIMITS = ("save", "max_noise", "warmup", "protect_classes")  # of any rule, see InfoBatch
-RUN_OPTIONS = ("delta", "shrink", "scores", *LIMITS)  # not settings of the policy
+RUN_OPTIONS = ("delta", "shrink", "scores", "probe", *LIMITS)  # not settings of the policy
 OF_A_STREAM = ("keep", "max_noise", "floor", "window")  # options, see StreamPruner
 _POLICY_NAMES = {FULL: "none", SHORT: "none", INFOBATCH: "mean"}
 
@@ -110,6 +110,11 @@ class Arm:
         """The score file by which the first epoch is pruned."""
         path = self._parts[1].get("scores")
         return None if path is None else Path(path)
+
+    @property
+    def probe(self) -> str | None:
+        """The layer of the model at which the sizes of gradients are measured."""
+        return self._parts[1].get("probe")
 
     @property
     def hash(self) -> str | None:

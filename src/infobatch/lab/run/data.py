@@ -17,7 +17,7 @@ VALIDATION_SHARE = 0.2
 
 def data_of(task: Task, settings: RunSettings) -> tuple[Dataset[Any], Dataset[Any]]:
     """The data that a run trains on, and the data that it is evaluated on."""
-    sets = task.data()
+    sets = task.data() if task.data_of_seed is None else task.data_of_seed(settings.seed)
     if not isinstance(sets, tuple | list) or len(sets) != 2:
         raise TaskError(f"{task.name}: data() must return two data sets (train, test).")
     train, test = sets

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from infobatch import InfoBatch, PerSample, StreamPruner
+from infobatch import InfoBatch, PerSample, Probe, StreamPruner
 from infobatch.lab.run.data import part_of
 from infobatch.lab.run.result import rounded
+from infobatch.per_sample import GRADIENT
 from infobatch.savings import FORWARD
 from infobatch.stream import Kept
 
@@ -47,6 +48,9 @@ class Steps(ABC):
     @abstractmethod
     def take(self, model: nn.Module, batch: Any) -> Step:
         """The loss of a batch."""
+
+    def after_backward(self) -> None:  # noqa: B027 - most have nothing to do
+        """Called between the backward pass and the optimizer's step."""
 
     @abstractmethod
     def savings(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -87,6 +91,30 @@ class PlannedSteps(Steps):
             "samples": last.made,
             "samples_saved": self._data.savings.saved,
         }
+
+
+class ProbedSteps(PlannedSteps):
+    """Steps that prune by the sizes of gradients at one layer, which each backward pass measures."""
+
+    def __init__(self, data: InfoBatch, losses: Losses, overhead: Overhead, probe: Probe) -> None:
+        super().__init__(data, losses, overhead)
+        self._probe = probe
+        self._samples: PerSample | None = None
+
+    def take(self, model: nn.Module, batch: Any) -> Step:
+        """The weighted mean of the batch's losses, which are recorded after the backward pass."""
+        samples = self._samples = self._probe.watch(per_sample(self._losses(model, batch)))
+        with self._overhead():
+            weights = self._data.batch_weights(device=samples.losses.device)
+        size = len(samples.losses)
+        loss = (weights * samples.losses).mean()
+        return Step(loss, size, forwarded=size, backpropagated=size)
+
+    def after_backward(self) -> None:
+        """Record the losses with the sizes of their gradients."""
+        assert self._samples is not None
+        with self._overhead():
+            self._data.record(self._samples, extras={GRADIENT: self._probe.sizes})
 
 
 class StreamedSteps(Steps):

@@ -38,7 +38,14 @@ from infobatch.lab.run.result import finite, rounded
 from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.selection import Selection, charge
 from infobatch.lab.run.settings import RunSettings
-from infobatch.lab.run.steps import PlannedSteps, Steps, StreamedSteps, per_sample
+from infobatch.lab.run.steps import (
+    PlannedSteps,
+    ProbedSteps,
+    Step,
+    Steps,
+    StreamedSteps,
+    per_sample,
+)
 from infobatch.lab.run.weighted import Weighted, WithWeights, scaled
 from infobatch.lab.stats.runs import SHORT, Costs, Epoch, Record
 from infobatch.lab.task import Task, TaskError
@@ -143,8 +150,22 @@ class Run:
         self.loss_sum = torch.zeros((), device=self.device)  # of the running epoch
         self.snapshot: dict[str, torch.Tensor] = {}
 
+    def _layer(self, name: str) -> nn.Module:
+        """The layer of the model that an arm's probe is for."""
+        try:
+            return self.model.get_submodule(name)
+        except AttributeError:
+            known = ", ".join(name for name, _ in self.model.named_modules() if name)
+            raise TaskError(
+                f"The arm {self.arm.name} names a layer {name!r} that the model does not have. Expected one "
+                f"of {known}."
+            ) from None
+
     def _steps(self) -> Steps:
         """How the arm trains on a batch."""
+        if self.arm.probe is not None:
+            probe = infobatch.Probe(self._layer(self.arm.probe))
+            return ProbedSteps(self.train_data, self._losses, self._overhead, probe)
         if self.arm.stream is None:
             return PlannedSteps(self.train_data, self._losses, self._overhead)
         if self.world_size > 1:
@@ -231,9 +252,7 @@ class Run:
         saved = time.perf_counter()
         for batch in self.loader:
             step = self.steps.take(model, to_device(batch, self.device))
-            step.loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            self._descend(step)
             costs.samples_forwarded += step.forwarded * self.world_size
             costs.samples_backpropagated += step.backpropagated * self.world_size
             costs.optimizer_steps += 1
@@ -268,6 +287,12 @@ class Run:
         self.costs.overhead_seconds -= spent
         if self.costs.cpu_seconds is not None:  # one thread
             self.costs.cpu_seconds -= spent
+
+    def _descend(self, step: Step) -> None:
+        step.loss.backward()  # type: ignore[no-untyped-call]
+        self.steps.after_backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def _refresh(self) -> None:
         """Forward what the epoch left out, if the rule needs it: three forwards cost one pass."""

@@ -165,8 +165,8 @@ def decide(frontier: Frontier, gate: Gate, question: Question) -> Decision:
 def _decide_among(frontier: Frontier, gate: Gate, question: Question) -> Decision:
     """Decide among the arms, if any was measured and training is not known to be too long."""
     measured = [point for point in frontier.points if point.seeds]
-    longest = max(knot.length for knot in frontier.curve)
-    sentences = Sentences(question, longest)
+    full_length = frontier.full_length
+    sentences = Sentences(question, full_length)
     compared = candidates(measured, margin=question.margin)
     lossless = [candidate for candidate in compared if candidate.lossless]
     useful = [candidate for candidate in lossless if candidate.above_curve]
@@ -177,7 +177,7 @@ def _decide_among(frontier: Frontier, gate: Gate, question: Question) -> Decisio
     beaten = [
         candidate
         for candidate in lossless
-        if candidate.under_curve and candidate.shorter_length < longest
+        if candidate.under_curve and candidate.shorter_length < full_length
     ]
     if beaten:
         best = max(beaten, key=lambda candidate: candidate.saved)

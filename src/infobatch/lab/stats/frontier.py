@@ -22,7 +22,10 @@ from infobatch.lab.stats.curve import (
     saving_of_point,
 )
 from infobatch.lab.stats.intervals import CONFIDENCE, Estimate, estimate
-from infobatch.lab.stats.pairing import Cell, PairedRuns
+from infobatch.lab.stats.pairing import Cell, PairedRuns, row_of_full_length
+from infobatch.lab.stats.runs import FULL_LENGTH
+
+SHORTEST_POOLED = 0.6  # shorter training costs less than full data's own shortest length
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,21 @@ class Reach:
 
 
 @dataclass(frozen=True)
+class Pooled:
+    """What an arm saves at equal quality, from all of its lengths from 0.6 to 1 together.
+
+    It is the one saving that fits these lengths best, which a single length shows less precisely.
+    Where the arm diverged on a seed, it is None, and the seed is in ``diverged``.
+    """
+
+    arm: str
+    lengths: tuple[float, ...]
+    seeds: tuple[int, ...]
+    diverged: tuple[int, ...]
+    saving: Saving | None = None
+
+
+@dataclass(frozen=True)
 class Frontier:
     """Full data's curve, every other arm and length against it, and every arm's own curve.
 
@@ -108,6 +126,13 @@ class Frontier:
     left_out_seeds: tuple[int, ...]
     left_out_lengths: tuple[float, ...]
     confidence: float
+    pooled: tuple[Pooled, ...] = ()  # one for each arm; files of earlier versions have none
+
+    @property
+    def full_length(self) -> float:
+        """Which of full data's lengths an arm must match."""
+        lengths = sorted(knot.length for knot in self.curve)
+        return lengths[row_of_full_length(lengths)]
 
 
 def quality_at(curve: Sequence[Knot], cost: float) -> float:
@@ -134,6 +159,7 @@ def frontier(runs: PairedRuns, *, confidence: float = CONFIDENCE) -> Frontier:
         left_out_seeds=runs.left_out_seeds,
         left_out_lengths=runs.left_out_lengths,
         confidence=confidence,
+        pooled=tuple(_pooled(runs, arm, confidence) for arm in arms),
     )
 
 
@@ -183,18 +209,32 @@ def _point(runs: PairedRuns, cell: Cell, confidence: float) -> Point:
         seeds=pairs.seeds,
         diverged=diverged,
         cost=math.exp(cost),
-        saved=-math.expm1(cost - float(pairs.full_cost[-1].mean())),
+        saved=-math.expm1(cost - float(pairs.final_cost.mean())),
         quality=None if diverged else runs.sign * float(quality.mean()),
         to_full=None if diverged else estimate(pairs.to_full, confidence=confidence),
         to_shorter=None
         if diverged
         else estimate(differences_at_own_cost(curve, log_cost, quality), confidence=confidence),
-        shorter_to_full=estimate(at_own_cost - pairs.full_quality[-1], confidence=confidence),
+        shorter_to_full=estimate(at_own_cost - pairs.final_quality, confidence=confidence),
         shorter_length=length_at(cost),
         below_curve=cost < float(curve.cost[0]),
         saving=saving,
         equal_length=equal_length,
     )
+
+
+def _pooled(runs: PairedRuns, arm: str, confidence: float) -> Pooled:
+    cells = [
+        cell for cell in runs.cells if cell[0] == arm and SHORTEST_POOLED <= cell[1] <= FULL_LENGTH
+    ]
+    lengths = tuple(length for _, length in cells)
+    pairs = runs.pairs(*cells)
+    if not cells or not pairs.seeds or pairs.diverged:
+        return Pooled(arm, lengths, pairs.seeds if cells else (), pairs.diverged if cells else ())
+    curve = fit_curve(pairs.full_cost, pairs.full_quality)
+    crossing = cross(curve, pairs.cost, pairs.quality, confidence=confidence)
+    saving = saving_of_point(crossing, confidence=confidence)
+    return Pooled(arm, lengths, pairs.seeds, (), saving)
 
 
 def _reach(runs: PairedRuns, arm: str, confidence: float) -> Reach:
@@ -204,13 +244,13 @@ def _reach(runs: PairedRuns, arm: str, confidence: float) -> Reach:
         return Reach(arm, (), ())
     infinitely_bad = np.flatnonzero(np.isneginf(pairs.quality).any(axis=1))
     first = int(infinitely_bad[-1]) + 1 if len(infinitely_bad) else 0
-    final = float(pairs.full_cost[-1].mean())
+    final = float(pairs.final_cost.mean())
     if first == len(cells):
         bound = -math.expm1(float(pairs.cost[-1].mean()) - final)
         saving = Saving(bound, "at most", None, None, confidence)
     else:
         curve = fit_curve(pairs.cost[first:], pairs.quality[first:])
-        crossing = cross(curve, pairs.full_cost[-1], pairs.full_quality[-1], confidence=confidence)
+        crossing = cross(curve, pairs.final_cost, pairs.final_quality, confidence=confidence)
         saving = saving_of_curve(crossing, confidence=confidence)
     lengths = tuple(length for _, length in cells[:first])
     return Reach(arm, pairs.seeds, lengths, math.exp(final), saving)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from infobatch.lab.stats.intervals import Array
-from infobatch.lab.stats.runs import FULL, SHORT, Cost, Record
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, SHORT, Cost, Record
 
 Cell = tuple[str, float]  # an arm at a length
 
@@ -71,11 +71,24 @@ class Pairs:
     quality: Array
     full_cost: Array
     full_quality: Array
+    final: int  # the row of full data at full length
+
+    @property
+    def final_cost(self) -> Array:
+        """The log costs of full data at full length, one per seed."""
+        costs: Array = self.full_cost[self.final]
+        return costs
+
+    @property
+    def final_quality(self) -> Array:
+        """The quality of full data at full length, one per seed."""
+        qualities: Array = self.full_quality[self.final]
+        return qualities
 
     @property
     def to_full(self) -> Array:
         """The first row's differences from full data at full length, one per seed."""
-        differences: Array = self.quality[0] - self.full_quality[-1]
+        differences: Array = self.quality[0] - self.final_quality
         return differences
 
     @property
@@ -110,6 +123,7 @@ class PairedRuns:
             length for length, qualities in finished.items() if max(qualities.values()) == -math.inf
         )
         self.lengths = tuple(length for length in finished if length not in self.left_out_lengths)
+        self.final = row_of_full_length(self.lengths)
         common = [set(finished[length]) for length in self.lengths]
         complete = sorted(set.intersection(*common)) if common else []
         diverged = {
@@ -152,7 +166,12 @@ class PairedRuns:
         runs = [self._cells.get(cell, {}) for cell in cells]
         seeds = tuple(seed for seed in self.seeds if all(seed in by_seed for by_seed in runs))
         full = [self._cells[FULL, length] for length in self.lengths]
-        return Pairs(seeds, *_table(runs, seeds), *_table(full, seeds))
+        return Pairs(seeds, *_table(runs, seeds), *_table(full, seeds), self.final)
+
+
+def row_of_full_length(lengths: Sequence[float]) -> int:
+    """Which of full data's ascending lengths an arm must match: 1, or else the longest."""
+    return lengths.index(FULL_LENGTH) if FULL_LENGTH in lengths else len(lengths) - 1
 
 
 def _table(

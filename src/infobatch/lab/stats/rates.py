@@ -3,7 +3,8 @@
 The best mean wins, but the differences between good rates are often noise, and following noise
 means comparing lucky choices with unlucky ones. Rates within one standard error of the best (of the
 difference, paired by seed) therefore count as tied, and every arm resolves a tie in the same way:
-the task's own rate if it is among them, else the one nearest to the middle of the grid.
+the task's own rate if it is among them, else the one nearest to the middle of the grid. A task's own
+rate at an end of the grid breaks no tie: what lies beyond it was not tried.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ def summarise_rates(
 
     ``usual`` is the task's own learning rate. If every rate diverged, all are tied.
 
-    >>> [rate.learning_rate for rate in summarise_rates(
-    ...     {0.1: [88.0, 88.2], 0.2: [88.3, 88.1]}, arm="full", higher_is_better=True, usual=0.1
-    ... ) if rate.chosen]
-    [0.1]
+    >>> grid = {0.1: [88.0, 88.2], 0.2: [88.0, 88.1], 0.4: [88.3, 88.1]}
+    >>> rates = summarise_rates(grid, arm="full", higher_is_better=True, usual=0.2)
+    >>> [rate.learning_rate for rate in rates if rate.chosen]
+    [0.2]
     """
     sign = 1.0 if higher_is_better else -1.0
     qualities = {
@@ -96,11 +97,11 @@ def _within(gap: float, error: float | None) -> bool:
 
 
 def _resolved(tied: Mapping[float, float], grid: Mapping[float, object], usual: float) -> float:
-    """The usual rate, else the one nearest to the grid's middle by ratio; of two, the better.
+    """The usual rate inside the grid, else the one nearest to its middle by ratio; of two, the better.
 
     ``tied`` maps each rate to how far it is behind the best.
     """
-    if usual in tied:
+    if usual in tied and min(grid) < usual < max(grid):
         return usual
     middle = math.sqrt(min(grid) * max(grid))
 

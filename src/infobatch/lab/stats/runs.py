@@ -12,7 +12,7 @@ from infobatch.lab.stats.intervals import Estimate, estimate
 from infobatch.savings import EpochPasses
 
 FULL, SHORT, RANDOM = "full", "short", "random"
-FULL_LENGTH = 1.0  # the task's number of epochs; pruned arms may be trained for longer
+FULL_LENGTH = 1.0  # the task's number of epochs; arms may be trained for longer
 Seconds = Literal["cpu_seconds", "seconds"]
 Cost = Literal["samples_forwarded"] | Seconds
 
@@ -119,11 +119,6 @@ class Record:
         count = self.hardware["threads"]
         threads = f"{count} {'thread' if count == 1 else 'threads'}"
         return f"{self.hardware.get('gpu', self.hardware['processor'])}, {threads}"
-
-
-def is_trained(arm: str, length: float) -> bool:
-    """Whether a comparison trains an arm for a length: only pruned arms take more than all epochs."""
-    return arm != FULL or length <= FULL_LENGTH
 
 
 def seconds_to_compare(records: Sequence[Record]) -> Seconds | None:

@@ -96,10 +96,10 @@ def _known(value: Value | None) -> Value:
 
 @dataclass(frozen=True)
 class Sentences:
-    """Puts a decision into words. ``longest`` is full data's longest training."""
+    """Puts a decision into words. ``full_length`` is what full data is trained for as a rule."""
 
     question: Question
-    longest: float
+    full_length: float
 
     def use(self, best: Candidate, reach: Saving | None, gate: Gate) -> str:
         """Use an arm: what it saves, and what shorter training at its cost would lose.
@@ -203,12 +203,12 @@ class Sentences:
 
     def _name(self, best: Candidate) -> str:
         sentence = self._arm(best)
-        if best.point.length != self.longest:
+        if best.point.length != self.full_length:
             sentence += f" for {self._length(best.point.length)}"
         return sentence
 
     def _length(self, length: float) -> str:
-        share = length / self.longest
+        share = length / self.full_length
         if self.question.epochs:
             digits = 1 if self.question.epochs < FEW_EPOCHS else 0
             return f"{share * self.question.epochs:.{digits}f}".removesuffix(".0") + " epochs"
@@ -233,7 +233,7 @@ class Sentences:
 
     def _shorter(self, best: Candidate, *, past: bool = False, cost: str = "that cost") -> str:
         """What shorter training at the same cost loses."""
-        if best.point.below_curve and best.shorter_length >= self.longest:
+        if best.point.below_curve and best.shorter_length >= self.full_length:
             return "shorter training was not tried"
         loss = -best.shorter_to_full.mean
         verb = ("lost" if past else "loses") if loss >= 0 else ("gained" if past else "gains")

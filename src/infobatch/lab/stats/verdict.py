@@ -195,7 +195,7 @@ HALF = 0.5
 class Gate:
     """Whether a share of the length loses less than the margin.
 
-    ``loss`` is what full data loses at ``length`` times its longest training, above zero if shorter
+    ``loss`` is what full data loses at ``length`` times its full length, above zero if shorter
     is worse. ``length`` is a half, or the shortest available if all are longer.
     """
 
@@ -217,13 +217,13 @@ def regime_gate(runs: PairedRuns, *, margin: float, confidence: float = CONFIDEN
         text += "full data has not been trained for two lengths on a common seed."
         return Gate("unknown", None, None, margin, text)
     quality = runs.pairs().full_quality
-    longest = runs.lengths[-1]
-    half = max(HALF * longest, runs.lengths[0])
+    final = runs.lengths[runs.final]
+    half = max(HALF * final, runs.lengths[0])
     # Over lengths, because a cost may have a fixed part; and as measured, because pooling half the
     # length with the full length would make them equal.
     curve = Curve(np.log(np.array(runs.lengths)), np.zeros_like(quality), quality)
-    loss = estimate(quality[-1] - curve.at(math.log(half)), confidence=confidence)
-    share = half / longest
+    loss = estimate(quality[runs.final] - curve.at(math.log(half)), confidence=confidence)
+    share = half / final
     regime = _regime(loss, margin, share)
     return Gate(regime, share, loss, margin, _gate_text(regime, loss, margin, share, digits))
 

@@ -1,0 +1,1 @@
+"""Pruning of streamed data by key: no index and no length are needed."""
