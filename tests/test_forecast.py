@@ -91,7 +91,7 @@ def test_the_sentence_says_what_to_use_and_how_sure_that_is():
     assert forecast.best == "auto"
     assert forecast.sentence == (
         'Use policy="auto": it would save about 28% of the sample passes at equal quality '
-        f"(± {points} points, the usual error of such forecasts)."
+        f"(± {points} points, and rather less than more)."
     )
     own = Forecast({"noise(tau=0.3)": rule_of([0.6] * 8)})
     assert own.sentence.startswith("Use noise(tau=0.3): it would save about 28%")

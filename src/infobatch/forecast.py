@@ -20,7 +20,7 @@ from statistics import fmean
 
 from infobatch.savings import FORWARD, EpochPasses
 
-ERROR = 0.08  # root mean square of forecast − measured saving, see docs/results/forecast.md
+ERROR = 0.09  # root mean square of forecast − measured saving, see docs/results/forecast.md
 TOLERANCE = 0.05  # the most that a forecast may still move, if the trend goes on
 FEW_EPOCHS = 5  # with so few, the number of steps matters more than noise, see the same page
 _FEWEST = 4  # pruned epochs that show a trend
@@ -138,7 +138,7 @@ class Forecast:
     rule  left out  promised noise  realised noise  saving
     auto     40.0%            0.20            0.20     28%
     Use policy="auto": it would save about 28% of the sample passes at equal quality
-    (± 8 points, the usual error of such forecasts).
+    (± 9 points, and rather less than more).
     """
 
     rules: Mapping[str, RuleForecast]
@@ -165,7 +165,7 @@ class Forecast:
             )
         if rule.too_early:
             return f"Too early to tell: {rule.too_early}. Ask again later."
-        sure = f"± {100 * ERROR:.0f} points, the usual error of such forecasts"
+        sure = f"± {100 * ERROR:.0f} points, and rather less than more"
         saved = f"{rule.saving:.0%} of the sample passes at equal quality ({sure})"
         if rule.saving <= ERROR:
             return (
