@@ -395,6 +395,7 @@ def test_no_page_with_python_escapes():
         ("docs/performance.md", "rules_summary.py"),
         ("docs/performance.md", "operations_summary.py"),
         ("docs/policies/noise.md", "spreads_summary.py"),
+        ("docs/policies/noise.md", "sizes_summary.py"),
         ("docs/coresets.md", "coresets_summary.py"),
         ("docs/few-epochs.md", "warm_sweep_summary.py"),
         ("docs/streamed.md", "keyed_summary.py"),

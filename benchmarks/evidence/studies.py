@@ -17,6 +17,10 @@ NOISE = "noise:tau=0.2:delta=1.0"  # what the search chose; squared errors need 
 LIKE_AUTO = "smoothing=0.7:delta=1.0"  # for the paper's rules: what `auto` has beside its rule
 BIASED = "epsilon_greedy:save=0.4:delta=1.0,ucb:save=0.4:delta=1.0"  # the best of Table 1
 SMALLER = "random:delta=1.0,random:delta=1.0:shrink=batch"  # as much as `auto`: fewer batches, and smaller ones
+EARLIER_SIZES = (
+    "When these runs were made, the noise budget took the mean loss of a sample for a cross-entropy with one label; now "
+    "`infobatch.scoring` reports the sizes of gradients."
+)
 DRAWS = "benchmarks/draw_rules.py"
 SHARES = (0.7, 0.5, 0.3)  # of the data that a coreset keeps
 ENSEMBLES = {"grand": (4,), "el2n": (2, 20)}  # networks, as in the paper's Table 1
@@ -299,14 +303,9 @@ def sizes_study(task: str, save: float, setting: str, *, norms: bool, rates: str
         f"sizes-{'norms-' * norms}{task}",
         f"What stands in for the gradient: {'‖softmax − target‖' if norms else 'two formulas'}, {task}",
         "Importance sampling with a budget, so that every arm makes the same number of passes at the same learning rate, with sizes "
-        + (
-            f"‖softmax − target‖. The seeds are those of [the two formulas](sizes-{task}.md); what came out is on the page of "
-            "[the noise budget](../policies/noise.md#which-formula)"
-            if norms
-            else f"1 − exp(−loss) or (`gradient=root`) √loss. [The same with ‖softmax − target‖](sizes-norms-{task}.md); what came out "
-            "is on the page of [the noise budget](../policies/noise.md#which-formula)"
-        )
-        + f". Stated before the first run: {setting}; the comparison is the mean difference between arms with the same seed.",
+        + ("‖softmax − target‖" if norms else "1 − exp(−loss) or (`gradient=root`) √loss")
+        + ". What came out is on the page of [the noise budget](../policies/noise.md#which-formula). Stated before the first run: "
+        f"{setting}; the comparison is the mean difference between arms with the same seed.",
         task,
         f"full,{arms}",
         10 if task == "fashion" else 5,
@@ -331,7 +330,8 @@ def few_epochs_study(
         "second epoch on; with `scores=` it prunes from the first one, by the losses that an earlier run on all data (another "
         "seed, made for its own sake and not counted) ended with; `stream:keep=0.5` scores each batch and trains on half of "
         "it, the scoring counted as a third of a pass. All data for fewer epochs is shorter training. The grid was moved down after a look "
-        "at one validation split and, by accident, at the test losses of seed 0 with rate 0.004.",
+        f"at one validation split and, by accident, at the test losses of seed 0 with rate 0.004."
+        + (f" {EARLIER_SIZES}" if NOISE in more_arms else ""),
         task,
         f"full,infobatch:delta=1.0,{warm},stream:keep=0.5{more_arms}",
         3,
@@ -377,6 +377,35 @@ COVERTYPE = frontier_study(
     "rows=100000",
     more_arms=f",infobatch:shrink=batch,{NOISE}:shrink=batch",
     lengths=LONGER,
+)
+
+CAMVID = frontier_study(
+    "camvid",
+    "CamVid (segmentation), AdamW",
+    "Segmentation (the paper's Figure 4a: UperNet on ADE20K, mIoU 41.1 with 60% of the iterations, 40.7 with all). 367 street scenes of CamVid at 90 × "
+    f"120, flipped, an encoder-decoder with an auxiliary head, AdamW, 12 epochs. {EARLIER_SIZES}",
+    "0.004,0.008,0.016",
+    3,
+    "scale=2",
+    "epochs=12",
+    rate_seeds=2,
+    in_readme=False,
+)
+
+MAE = frontier_study(
+    "mae",
+    "CIFAR-10 (masked autoencoder), AdamW",
+    "Pretraining (the paper's Table 3: 24.8% saved with ViT-B on ImageNet-1K without loss), judged by a linear probe. 5,000 images of "
+    "CIFAR-10, three quarters of the patches masked, a ViT, AdamW, 10 epochs. The grid was moved down after a look at validation "
+    "splits.",
+    "0.0005,0.001,0.002",
+    3,
+    "images=5000",
+    "epochs=10",
+    noise=f"{NOISE}:gradient=root",
+    lengths=FEWER,
+    rate_seeds=1,
+    in_readme=False,
 )
 
 FRESH = Study(
@@ -452,35 +481,6 @@ FLAGSHIP = Study(
     rate_length=0.6,
     headline="CIFAR-10, all 50,000 images, a fast network, SGD",
     in_readme=True,
-)
-
-CAMVID = frontier_study(
-    "camvid",
-    "CamVid (segmentation), AdamW",
-    "Segmentation (the paper's Figure 4a: UperNet on ADE20K, mIoU 41.1 with 60% of the iterations, 40.7 with all). 367 street scenes of CamVid at 90 × "
-    "120, flipped, an encoder-decoder with an auxiliary head, AdamW, 12 epochs.",
-    "0.004,0.008,0.016",
-    3,
-    "scale=2",
-    "epochs=12",
-    rate_seeds=2,
-    in_readme=False,
-)
-
-MAE = frontier_study(
-    "mae",
-    "CIFAR-10 (masked autoencoder), AdamW",
-    "Pretraining (the paper's Table 3: 24.8% saved with ViT-B on ImageNet-1K without loss), judged by a linear probe. 5,000 images of "
-    "CIFAR-10, three quarters of the patches masked, a ViT, AdamW, 10 epochs. The grid was moved down after a look at validation "
-    "splits.",
-    "0.0005,0.001,0.002",
-    3,
-    "images=5000",
-    "epochs=10",
-    noise=f"{NOISE}:gradient=root",
-    lengths=FEWER,
-    rate_seeds=1,
-    in_readme=False,
 )
 
 STUDIES = (

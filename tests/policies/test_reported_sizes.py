@@ -143,3 +143,24 @@ def test_a_shadow_sees_them_as_a_pruned_run_would():
     assert [epoch.planned for epoch in shadow] == [epoch.planned for epoch in pruned.savings.epochs]
     noise = [epoch.realised_noise for epoch in pruned.savings.epochs]
     assert [epoch.realised_noise for epoch in shadow] == pytest.approx(noise, rel=1e-5)
+
+
+def test_keys_that_come_later_do_not_make_the_others_forget():
+    pruner = infobatch.KeyedPruner(6, policy="auto")
+
+    def epoch(number, keys):
+        pruner.set_epoch(number)
+        kept = [key for key in keys if pruner.keeps(key)]
+        losses = torch.linspace(0.01, 1.0, len(kept))
+        pruner.update(losses, key=kept, extras={"gradient": sizes_of(kept)})
+        return kept
+
+    epoch(0, range(300))
+    epoch(1, range(400))  # a hundred more
+    kept = epoch(2, range(400))
+    by_size = {
+        size: sum(sizes_of([key])[0] == size for key in kept) for size in sizes_of(range(10))
+    }
+    counts = list(by_size.values())
+    assert counts[0] < 25, "small gradients are left out, of the first keys as well"
+    assert counts[-1] == 40

@@ -42,7 +42,7 @@ class KeyedMemory:
         old_hashes, old = self.hashes, self.rows
         self.hashes = np.concatenate([old_hashes, new])
         self.hashes.sort()
-        self.rows = Memory(np.full(len(self.hashes), np.nan, np.float32), old.tracks)
+        self.rows = old.fresh(np.full(len(self.hashes), np.nan, np.float32), old.columns)
         places = self.hashes.searchsorted(old_hashes)
         for name, column in self.rows.columns.items():
             column[places] = old.columns[name]

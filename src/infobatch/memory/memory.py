@@ -53,6 +53,14 @@ class Memory:
         """The last score of each sample."""
         return self.columns[SCORE]
 
+    def fresh(self, scores: FloatArray, columns: Iterable[str]) -> Memory:
+        """A new memory with the same tracks; of the optional ones, those that have some of ``columns``."""
+        memory = Memory(scores, self.tracks)
+        for track in self.tracks:
+            if is_optional(track) and set(columns) & set(_names(track)):
+                memory._begin(track)
+        return memory
+
     def restore(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take over a checkpoint's columns.
 
@@ -62,10 +70,7 @@ class Memory:
         Args:
             columns: by name, each with one row per sample; ``score`` is among them.
         """
-        fresh = Memory(columns[SCORE], self.tracks)
-        for track in self.tracks:
-            if is_optional(track) and columns.keys() & _names(track):
-                fresh._begin(track)
+        fresh = self.fresh(columns[SCORE], columns)
         self.columns = {}
         for name, column in fresh.columns.items():
             saved = columns.get(name, column)
