@@ -60,7 +60,7 @@ class KeyedPruner:
         key: the name under which samples that are dictionaries have their key.
         rank, world_size, process_group: as for :class:`Pruner`.
         sharded: each rank keeps only the scores of a share of the keys; every rank still knows the
-            hashes, about ten bytes per key.
+            hashes and decisions, eleven bytes per key.
 
     Raises:
         TypeError, ValueError: if an argument is not what is expected.
