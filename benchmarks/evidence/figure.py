@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -18,6 +19,8 @@ from infobatch.lab.compare.results import read_results
 from infobatch.lab.report.looks import looks_of
 from infobatch.lab.stats.runs import Summary
 
+FIRST_PICTURE = "saving.png"  # on the README's first screen
+OURS = ("auto", "noise")  # the names of our rule in comparisons
 COLOURS = (
     "#3d4450", "#2563c9", "#b45309", "#0f7b6c", "#a21caf",
     "#4d7c0f", "#be123c", "#0891b2", "#ca8a04", "#7f1d1d",
@@ -61,6 +64,54 @@ def draw(folder: Path, picture: Path) -> None:
     axis.set(xlabel="sample passes, thousands", ylabel=f"test {results.settings.metric}")
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, loc="lower right")
+    _save(figure, picture, folder)
+
+
+def draw_saving(folder: Path, picture: Path) -> None:
+    """Draw all data and our rule alone, with an arrow from one curve to the other at equal quality."""
+    results = read_results(folder)
+    figure, axis = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    curves = {}
+    for rule, colour, label in (
+        ("full", COLOURS[0], "all data, for fewer epochs"),
+        *((rule, COLOURS[4], "auto") for rule in OURS),
+    ):
+        rows = [
+            row for row in results.summaries if row.arm.partition(":")[0] == rule and row.metric
+        ]
+        if not rows:
+            continue
+        rows.sort(key=lambda row: row.length)
+        costs = np.array([row.samples_forwarded / 1000 for row in rows])
+        means = np.array([row.metric.mean for row in rows])
+        axis.plot(costs, means, color=colour, marker="o", lw=2.4, label=label)
+        at_full = next(number for number, row in enumerate(rows) if row.length == 1)
+        curves[label] = (costs, means, at_full)
+    all_costs, all_means, _ = curves["all data, for fewer epochs"]
+    costs, means, at_full = curves["auto"]
+    # Where all data is as good as our rule at full length, by its own curve.
+    needed = float(np.interp(means[at_full], all_means, all_costs))
+    axis.annotate(
+        "",
+        (costs[at_full], means[at_full]),
+        (needed, means[at_full]),
+        arrowprops={"arrowstyle": "->", "lw": 2},
+    )
+    saved = 1 - costs[at_full] / needed
+    axis.text(
+        (costs[at_full] + needed) / 2,
+        means[at_full],
+        f"{saved:.0%} fewer sample passes,\nas good",
+        ha="center",
+        va="top",
+    )
+    axis.set(xlabel="sample passes, thousands", ylabel=f"test {results.settings.metric}")
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, loc="lower right")
+    _save(figure, picture, folder)
+
+
+def _save(figure: Any, picture: Path, folder: Path) -> None:
     picture.parent.mkdir(parents=True, exist_ok=True)
     temporary = picture.with_suffix(".tmp.png")
     figure.savefig(temporary, dpi=110, metadata={"Source": _hash_of(folder)})

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from figure import draw, is_current
+from figure import FIRST_PICTURE, draw, draw_saving, is_current
 from forecasts import forecast_block
 from screens import screen_tables
 from stored import ROOT, STORED, is_stored, shared_runs, stored_results
@@ -22,9 +22,10 @@ from tables import (
     arms_table,
     coreset_table,
     finding,
-    headline_table,
     how_it_was_made,
     is_coreset,
+    regimes_table,
+    rules_table,
     savings_table,
     seconds_table,
     table,
@@ -56,7 +57,7 @@ def main() -> None:
     for page, text in pages.items():
         page.write_text(text)
     for folder, picture in pictures:
-        draw(folder, picture)
+        (draw_saving if picture.name == FIRST_PICTURE else draw)(folder, picture)
     for path in stale:
         print(f"Wrote {path.relative_to(ROOT)}")
 
@@ -64,7 +65,7 @@ def main() -> None:
 def written_pages() -> Iterator[tuple[Path, str]]:
     """Every page with the text that it should have."""
     for page, rows in (
-        (ROOT / "README.md", headline_table(frontiers("docs/results/"))),
+        (ROOT / "README.md", regimes_table(frontiers("docs/results/"))),
         (PAGES / "seconds.md", seconds_table(timed_curves())),
     ):
         yield page, with_block(page, "\n".join(rows) + "\n")
@@ -83,6 +84,7 @@ def figures() -> Iterator[tuple[Path, Path]]:
         folder = STORED / study.name
         if study.has_curve and is_stored(study.name):
             yield folder, PICTURES / f"{'frontier' if study == DEMO else study.name}.png"
+    yield STORED / DEMO.name, PICTURES / FIRST_PICTURE
 
 
 def curves(folder: str) -> Iterator[tuple[str, str, Results]]:
@@ -172,7 +174,18 @@ def in_common(study: Study) -> str:
 
 def index_block(stored: list[Study]) -> str:
     """What every arm saves, then a line for each page: its title and what it says."""
-    lines = [*savings_table(curves("")), "", EXPLAINED, "", "| what | it says |", "|---|---|"]
+    lines = [
+        *rules_table(frontiers("")),
+        "",
+        "The same for every arm, with what it takes to reach the quality of all data:",
+        "",
+        *savings_table(curves("")),
+        "",
+        EXPLAINED,
+        "",
+        "| what | it says |",
+        "|---|---|",
+    ]
     for study in stored:
         words = finding(stored_results(study.name))
         lines.append(f"| [{study.title}]({study.name}.md) | {words} |")

@@ -21,7 +21,12 @@ RULES = {
     "quantile": ("the paper's two bands", ("quantile",)),
     "auto": ("`auto`, our noise budget", ("auto", "noise")),
 }
-TO_REACH = "`auto` at all data's quality"
+# When pruning helps, by what the network has left to learn, and the studies of each.
+REGIMES = {
+    "most samples learned before its end": ("demo", "fresh-fashion", "frontier-covertype"),
+    "much to learn everywhere until its end": ("frontier-cifar10",),
+    "only a few epochs": ("few-epochs-alpaca",),
+}
 NAMES = {
     "infobatch": "`infobatch` (the paper's mean rule)",
     "quantile": "`quantile` (the paper's two-band rule)",
@@ -189,13 +194,42 @@ def within_the_margin(arm: str, results: Results) -> str:
     return f"{percent(point.saved)} at {signed(point.to_full.mean, digits)} {unit}".rstrip()
 
 
-def headline_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
-    """A row per task, given its name, its page and its results: what each rule saves.
+def regimes_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
+    """A row per regime: the tasks measured, given their names, pages and results, and what `auto` saves there.
 
-    Only those for which the saving of our rule has an interval: the others cannot be compared with them.
+    Only tasks for which the saving has an interval: the others cannot be compared with them.
     """
+    measured = []
+    for name, page, results in rows:
+        ours = savings_of("auto", results)
+        if ours is not None and ours.has_interval:
+            settings = results.settings
+            task = f"[{name}]({page}), {settings.epochs} epochs, {ours.seeds} seeds"
+            measured.append((page, task, ours.pooled_text, ours.reach_text))
+    columns = [
+        "if your training has",
+        "measured on",
+        "saved at equal quality",
+        "saved at all data's quality",
+    ]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for regime, studies in REGIMES.items():
+        found = [
+            cells
+            for page, *cells in measured
+            if page.rpartition("/")[2].removesuffix(".md") in studies
+        ]
+        if found:
+            lines.append(
+                f"| **{regime}** | {' | '.join(map('<br>'.join, zip(*found, strict=True)))} |"
+            )
+    return lines
+
+
+def rules_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
+    """A row per task, given its name, its page and its results: what each rule saves."""
     columns = ["task", "epochs", "on all data", "seeds", *(title for title, _ in RULES.values())]
-    lines = [f"| {' | '.join([*columns, TO_REACH])} |", "|---" * (len(columns) + 1) + "|"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name, page, results in rows:
         settings = results.settings
         ours = savings_of("auto", results)
@@ -206,7 +240,7 @@ def headline_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
         cells = [f"[{name}]({page})", str(settings.epochs), metric, str(ours.seeds)]
         found = [savings_of(rule, results) for rule in RULES]
         cells += ["–" if row is None else row.pooled_text for row in found]
-        lines.append(f"| {' | '.join([*cells, ours.reach_text])} |")
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
