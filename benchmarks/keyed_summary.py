@@ -18,7 +18,7 @@ def summary() -> str:
         "a lookup in a worker, per sample": f"{figures['lookup_us']:.1f} µs",
         "an update, per sample (batches of 256)": f"{figures['update_us']:.1f} µs",
         "the end of the first epoch: the table built": f"{figures['first_table_s']:.1f} s",
-        "the end of a later epoch": f"{figures['next_table_s']:.1f} s",
+        f"the end of a later epoch, with {figures['kept']:.0%} of them visited": f"{figures['next_table_s']:.1f} s",
         "shared with workers, per key": f"{figures['shared_bytes']:.1f} bytes",
         "scores and moving averages, per key": f"{figures['column_bytes']:.0f} bytes",
         "at the peak, at the end of the first epoch, per key": f"{figures['peak_bytes']:.0f} bytes",

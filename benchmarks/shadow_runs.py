@@ -142,7 +142,7 @@ def trained(study: Study, arm: str, shadows: Sequence[Arm], data: Path | None) -
 def follow_every_visit(options: Options, losses: FloatArray) -> list[EpochPasses]:
     """Follow a rule into whose memory every visit is folded, as if it had pruned nothing."""
     count, epochs = losses.shape
-    planner = Planner.of(count, epochs, options)._silent()
+    planner = Planner.of(count, epochs, options).silent()
     memory, passes = planner.new_memory(Ranks()), []
     for epoch in range(epochs):
         visit = np.ascontiguousarray(losses[:, epoch])

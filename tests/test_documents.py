@@ -1,5 +1,6 @@
 """Every example in the README and the docs runs, and the README's numbers are the stored ones."""
 
+import functools
 import json
 import re
 import runpy
@@ -7,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import types
 from contextlib import suppress
 
 import pytest
@@ -113,13 +115,15 @@ def test_few_epochs_page(tmp_path, monkeypatch, capsys):
     namespace |= {"train_data": train_data, "stream": stream, "train_dataset": classified(400)}
     namespace |= {"language_model": bert(), "args": arguments(tmp_path, num_train_epochs=1)}
     blocks = examples("docs/few-epochs.md")
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, "few-epochs.md", "exec"), namespace)
+        if "max_noise" in block:
+            assert namespace["pruner"].max_noise == 0.1
         if "initial_scores" in block and "InfoBatch(" in block:
             assert len(namespace["train_data"].plan) < 400
     assert namespace["trainer"].pruner.savings.made < 400
-    assert namespace["pruner"].max_noise == 0.1
+    assert namespace["pruner"].count == 16
     assert "training steps (400 scored, 1" in capsys.readouterr().out
 
 
@@ -178,6 +182,46 @@ def scoring_surroundings(tmp_path):
         "batch_loss": torch.tensor(1.0, requires_grad=True),
         "index": torch.arange(4),
     }
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit.*:DeprecationWarning"
+)  # torch's own, when it compiles
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_accelerators_page(tmp_path, monkeypatch):
+    """On the CPU, without a CUDA graph, and without Inductor, which tests/epoch/test_pure_step.py has."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    namespace = surroundings(tmp_path)
+    torch._dynamo.reset()
+    for block in examples("docs/accelerators.md"):
+        exec(compile(block, "accelerators.md", "exec"), namespace)
+        if "InfoBatch(" in block:
+            assert namespace["train_data"].savings.made < 1200
+        if "graph.replay()" in block:
+            replay_on_cpu(namespace)
+
+
+def test_the_programs_of_xla_are_those_that_were_counted():
+    forms = json.loads((ROOT / "benchmarks/results/xla_steps.json").read_text())["forms"]
+    page = (ROOT / "docs/accelerators.md").read_text()
+    for form, result in forms.items():
+        programs = result["programs compiled by epoch"]
+        assert f"| {form} | {', '.join(map(str, programs))} |\n" in page
+        assert result["largest difference of a parameter from the CPU"] < 1e-6
+        if "pad" in form:
+            assert programs[2:] == [0, 0, 0]
+
+
+def replay_on_cpu(namespace):
+    """An epoch of the page's CUDA graph, with a function in the place of the graph."""
+    losses = torch.empty(64)
+    graph = types.SimpleNamespace(replay=lambda: losses.copy_(namespace["training_step"]()))
+    namespace["train_data"] = train_data = infobatch.InfoBatch(namespace["data"], 3)
+    loader = DataLoader(train_data, batch_sampler=train_data.batch_sampler(64, pad=True))
+    for x, y in loader:
+        namespace["replayed"](graph, losses, x, y)
+    assert train_data.savings.made == 400
+    assert train_data.scores.isfinite().all()
 
 
 def test_scoring_page(tmp_path):
@@ -275,11 +319,11 @@ def test_accelerate_page(tmp_path, capsys):
 
 
 def test_distributed_page(tmp_path, monkeypatch):
-    """The first and last block in a process group of one, the mesh as rank 3 of a job of 8."""
+    """The first and last block in a process group of one, the others as rank 3 of a job of 8."""
     AcceleratorState._reset_state(
         reset_partial_state=True
     )  # of tests before: it shards batches itself
-    whole, mesh, checkpoint = examples("docs/distributed.md")
+    whole, mesh, pipeline, context, checkpoint = examples("docs/distributed.md")
     namespace = surroundings(tmp_path)
     namespace |= {"DataLoader": DataLoader, "per_rank": 64, "folder": tmp_path / "saved"}
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
@@ -295,7 +339,14 @@ def test_distributed_page(tmp_path, monkeypatch):
         distributed.destroy_process_group()
         distributed.init_process_group("fake", store=FakeStore(), rank=3, world_size=8)
         exec(compile(mesh.replace('"cuda"', '"cpu"'), "distributed.md", "exec"), namespace)
-        assert len(namespace["train_data"].sampler) == 100, "two ranks share a batch"
+        train_data = namespace["train_data"]
+        assert len(train_data.sampler) == 100, "two ranks share a batch"
+        assert "ScheduleGPipe" in pipeline  # runs in real processes, see model_parallel_cases
+        train_data.set_epoch(0)
+        next(iter(train_data.batch_sampler(8)))
+        tokens = torch.rand(8, 12, requires_grad=True)
+        exec(compile(context, "d", "exec"), namespace | {"token_losses": tokens, "num_tokens": 24})
+        assert train_data.last_loss == pytest.approx(tokens.sum(1).mean().item() / 24)
     finally:
         distributed.destroy_process_group()
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ import nbclient
 import nbformat
 import numpy as np
 import pytest
+import torch
+
+import infobatch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -34,6 +38,38 @@ def test_the_benchmark_on_cifar10(tmp_path):
     assert full == 600
     assert 300 < pruned < 600
     assert results["share_of_passes_saved"] == 1 - pruned / full
+
+
+def test_gpu_check_without_a_gpu(capsys):
+    """What it checks on a CPU in a moment; the rest takes a compiler or processes."""
+    script = runpy.run_path(EXAMPLES / "gpu_check.py")
+    quick = {name: check for name, check in script["CHECKS"].items() if "process" not in name}
+    quick = {name: check for name, check in quick.items() if not name.startswith("a compiled")}
+    results = [script["run"](*pair, torch.device("cpu")) for pair in quick.items()]
+    found = [result["status"] for result in results]
+    assert sorted(set(found)) == ["not checked", "ok"], capsys.readouterr().out
+    assert found.count("not checked") == 2, "those with CUDA graphs"
+
+
+def test_gpu_check_notices_what_is_wrong(monkeypatch):
+    script = runpy.run_path(EXAMPLES / "gpu_check.py")
+    update = infobatch.Pruner.update
+    monkeypatch.setattr(
+        infobatch.Pruner, "update", lambda *args, **kwargs: update(*args, **kwargs) * 1.1
+    )
+    check = script["CHECKS"]["the pure step"]
+    result = script["run"]("the pure step", check, torch.device("cpu"))
+    assert result["status"] == "FAILED"
+
+
+@pytest.mark.slow
+def test_gpu_check(tmp_path):
+    command = [sys.executable, EXAMPLES / "gpu_check.py", "--out", tmp_path / "found.json"]
+    run = subprocess.run(command, check=True, timeout=600, capture_output=True, text=True)
+    assert "12 checks, 0 failed" in run.stdout
+    assert "There is no accelerator here" in run.stdout
+    checks = json.loads((tmp_path / "found.json").read_text())["checks"]
+    assert [check["status"] for check in checks].count("not checked") == 4
 
 
 @pytest.mark.slow

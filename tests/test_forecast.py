@@ -6,6 +6,7 @@ import torch
 import infobatch
 from infobatch.forecast import ERROR, Forecast, RuleForecast, epoch_saving
 from infobatch.savings import EpochPasses
+from infobatch.trainers import summary
 
 
 def passes(epoch, kept, *, promised=0.2, realised=0.2, **more):
@@ -90,12 +91,27 @@ def test_the_sentence_says_what_to_use_and_how_sure_that_is():
     assert forecast.best == "auto"
     assert forecast.sentence == (
         'Use policy="auto": it would save about 28% of the sample passes at equal quality '
-        f"(± {points} points, the usual error of such forecasts)."
+        f"(± {points} points, and rather less than more)."
     )
     own = Forecast({"noise(tau=0.3)": rule_of([0.6] * 8)})
     assert own.sentence.startswith("Use noise(tau=0.3): it would save about 28%")
     running = Forecast({"auto": rule_of([0.6] * 8)}, shadows=False)
     assert running.sentence.startswith("This run, pruned by auto, saves about 28% of the sample")
+
+
+def test_few_epochs_are_not_forecast():
+    forecast = Forecast({"auto": rule_of([1, 0.8, 0.8])})
+    assert forecast.sentence.startswith(
+        "No forecast for 3 epochs: with so few, the number of steps"
+    )
+    assert "infobatch/forecast/auto/saving" not in forecast.as_dict()
+
+
+def test_what_a_trainer_prints():
+    plain = infobatch.Pruner(100, 3)
+    assert summary(plain) == str(plain.savings)
+    followed = infobatch.Pruner(100, 3, policy="none", shadow="auto")
+    assert summary(followed) == f"{followed.savings}\n{followed.forecast()}"
 
 
 def test_it_promises_nothing_within_its_error():
@@ -105,11 +121,12 @@ def test_it_promises_nothing_within_its_error():
 
 
 def test_a_biased_rule_is_not_forecast():
-    forecast = Forecast({"ucb": rule_of([1, 0.5, 0.5], realised=None), "auto": rule_of([0.6] * 3)})
+    biased = rule_of([1, *[0.5] * 7], realised=None)
+    forecast = Forecast({"ucb": biased, "auto": rule_of([0.6] * 8)})
     assert forecast.best == "auto"
     assert str(forecast).splitlines()[1].endswith("biased")
     assert "infobatch/forecast/ucb/saving" not in forecast.as_dict()
-    assert Forecast({"ucb": rule_of([1, 0.5], realised=None)}).best is None
+    assert Forecast({"ucb": biased}).best is None
 
 
 def test_the_table_fits_a_terminal():
@@ -126,9 +143,9 @@ def test_the_table_fits_a_terminal():
 
 
 def test_numbers_for_a_logger():
-    pruner = infobatch.Pruner(500, 4, policy="none", shadow=("auto", "mean"))
+    pruner = infobatch.Pruner(500, 6, policy="none", shadow=("auto", "mean"))
     losses = torch.linspace(0, 2, 500) ** 2
-    for _ in range(4):
+    for _ in range(6):
         pruner.update(losses[list(pruner.sampler)])
     forecast = pruner.forecast()
     numbers = forecast.as_dict()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from infobatch.forecast import RuleForecast
+from infobatch.forecast import FEW_EPOCHS, RuleForecast
 from infobatch.lab.compare.results import Results, read_results
 from infobatch.lab.stats.runs import FULL_LENGTH, label_of
 from infobatch.savings import EpochPasses
@@ -166,9 +166,10 @@ def points(value: float) -> str:
 
 
 def agreement_lines(every: Sequence[Row]) -> Iterator[str]:
-    """All rows, those of `auto`, those of the other rules, and those with several lengths."""
+    """All rows, those that a forecast is made for, and parts of them."""
     groups = {
         "all": every,
+        f"more than {FEW_EPOCHS} epochs: the ± of a forecast": promised_for(every),
         "`auto`": [row for row in every if row.arm.startswith("auto")],
         "the paper's rules": [row for row in every if not row.arm.startswith("auto")],
         "measured at several lengths": [row for row in every if row.lengths > 1],
@@ -176,6 +177,11 @@ def agreement_lines(every: Sequence[Row]) -> Iterator[str]:
     for name, group in groups.items():
         yield agreement_line(name, Agreement.of(group))
     yield agreement_line("all, by the promised noise", Agreement.of(every, promised=True))
+
+
+def promised_for(every: Sequence[Row]) -> list[Row]:
+    """The rows for which ``forecast()`` would have promised something."""
+    return [row for row in every if row.rule.num_epochs > FEW_EPOCHS]
 
 
 def agreement_line(name: str, found: Agreement) -> str:

@@ -112,16 +112,21 @@ def check_extras(
     extras: Mapping[str, torch.Tensor] | None,
     needed: Sequence[str],
     policy: object,
-) -> list[torch.Tensor]:
-    """Return the values reported besides the losses, detached, or raise an error if a batch lacks one."""
+) -> list[torch.Tensor | None]:
+    """Return the values reported besides the losses, detached, or raise an error if a batch lacks one.
+
+    The sizes of gradients are None if they are not reported: every rule can do without them.
+    """
+    known = [extras or {}]
     if isinstance(losses, PerSample):
-        extras = {**losses.extras, **(extras or {})}
+        known.append(losses.extras)
         losses = losses.losses
-    known = extras or {}
+    found: list[torch.Tensor | None] = []
     for name in needed:
-        values = known.get(name)
-        if values is None and name == GRADIENT:  # a rule can do without
-            known = {**known, name: losses.detach().new_full((), torch.nan).expand(losses.shape)}
+        # One by one: sizes of gradients are computed only where they are needed.
+        values = next((part[name] for part in known if name in part), None)
+        if values is None and name == GRADIENT:
+            found.append(None)
             continue
         if values is None:
             raise ValueError(
@@ -135,7 +140,8 @@ def check_extras(
                 f"{call}(extras=…) got {got} for {name!r}, expected one value per sample: a tensor "
                 f"of shape {tuple(losses.shape)}."
             )
-    return [known[name].detach() for name in needed]
+        found.append(values.detach())
+    return found
 
 
 def check_rows(
@@ -173,6 +179,12 @@ def check_losses(call: str, losses: object) -> None:
         raise TypeError(
             f"{call} got {type(losses).__name__}, expected a tensor with one loss per sample. Build "
             'the criterion with reduction="none" and pass what it returns.'
+        )
+    if type(losses) is not torch.Tensor and hasattr(losses, "full_tensor"):
+        raise TypeError(
+            f"{call} got a {type(losses).__name__}, expected a plain tensor with one loss for each sample of "
+            "this rank's batch. Pass losses.full_tensor() if the samples are divided among the ranks of its "
+            "mesh, or losses.to_local() if each of them has all (and model_group= where they share a batch)."
         )
     if losses.dim() != 1:
         what = "a scalar" if losses.dim() == 0 else f"losses of shape {tuple(losses.shape)}"

@@ -110,7 +110,7 @@ class InfoBatch(Wrapper, Pruner):
     def _can_train_elsewhere(self) -> bool:
         """Whether another process could train with it: before any update, without a process group."""
         is_whole = "_course" in vars(self)
-        return is_whole and self._course.is_fresh and self._place.process_group is None
+        return is_whole and self._course.is_fresh and self._place.has_no_group
 
     @property
     def pruner(self) -> InfoBatch:

@@ -20,8 +20,9 @@ from statistics import fmean
 
 from infobatch.savings import FORWARD, EpochPasses
 
-ERROR = 0.06  # root mean square of forecast − measured saving, see docs/results/forecast.md
+ERROR = 0.09  # root mean square of forecast − measured saving, see docs/results/forecast.md
 TOLERANCE = 0.05  # the most that a forecast may still move, if the trend goes on
+FEW_EPOCHS = 5  # with so few, the number of steps matters more than noise, see the same page
 _FEWEST = 4  # pruned epochs that show a trend
 _PREFIX = "infobatch/forecast"
 _WIDTH = 80  # columns of a terminal
@@ -130,14 +131,14 @@ class Forecast:
     """What rules would save at equal quality, from the epochs so far.
 
     ``rules`` are the forecasts by name. ``shadows`` says that nothing was pruned: the rules were
-    followed beside a training on all data, which took ``seconds`` in this process.
+    followed beside a training on all data, which took ``seconds`` of the processor in this process.
 
     >>> epoch = EpochPasses(1, 100, 60, 60, 0, added_noise=0.2, realised_noise=0.2)
     >>> print(Forecast({"auto": RuleForecast((epoch,) * 8, to_come=0, num_epochs=8)}))
     rule  left out  promised noise  realised noise  saving
     auto     40.0%            0.20            0.20     28%
     Use policy="auto": it would save about 28% of the sample passes at equal quality
-    (± 6 points, the usual error of such forecasts).
+    (± 9 points, and rather less than more).
     """
 
     rules: Mapping[str, RuleForecast]
@@ -157,9 +158,14 @@ class Forecast:
         if name is None:
             return "Too early to tell: no epoch has ended yet, or no unbiased rule is followed."
         rule = self.rules[name]
+        if rule.num_epochs <= FEW_EPOCHS:
+            return (
+                f"No forecast for {rule.num_epochs} epochs: with so few, the number of steps matters more "
+                "than noise, and forecasts were far too low. Compare instead: docs/few-epochs.md."
+            )
         if rule.too_early:
             return f"Too early to tell: {rule.too_early}. Ask again later."
-        sure = f"± {100 * ERROR:.0f} points, the usual error of such forecasts"
+        sure = f"± {100 * ERROR:.0f} points, and rather less than more"
         saved = f"{rule.saving:.0%} of the sample passes at equal quality ({sure})"
         if rule.saving <= ERROR:
             return (
@@ -182,7 +188,7 @@ class Forecast:
             numbers[f"{_PREFIX}/{name}/promised_noise"] = last.added_noise
             if last.realised_noise is not None:
                 numbers[f"{_PREFIX}/{name}/realised_noise"] = last.realised_noise
-            if not rule.biased:
+            if not rule.biased and rule.num_epochs > FEW_EPOCHS:
                 numbers[f"{_PREFIX}/{name}/saving"] = rule.saving
         return numbers
 

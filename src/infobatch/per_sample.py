@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 
+Sizes = Callable[[], torch.Tensor]
 NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 GRADIENT = "gradient"  # in extras: the sizes of the samples' gradients
+
+
+class Measured(Mapping[str, torch.Tensor]):
+    """The sizes of gradients among extras, computed when a rule asks for them."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name != GRADIENT:
+            raise KeyError(name)
+        with torch.no_grad():
+            return self._sizes()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((GRADIENT,))
+
+    def __len__(self) -> int:
+        return 1
 
 
 class _LossesAndScores(NamedTuple):

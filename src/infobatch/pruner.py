@@ -45,15 +45,20 @@ class Pruner:
         num_epochs: how many epochs training takes in total.
         prune_ratio, delta: see :class:`infobatch.Options`.
         options: all others of these options, by name (``cost`` is an array here), and ``rank``,
-            ``world_size``, ``process_group``, ``sharded`` and ``global_order`` as described below.
+            ``world_size``, ``process_group``, ``model_group``, ``sharded``, ``global_order`` and
+            ``meeting_timeout`` as described below.
 
     The arguments about ranks:
 
     * ``rank``, ``world_size``, ``process_group``: which rank of a distributed job this process is; by default
       those of torch.distributed, if it is initialised when the first epoch begins;
+    * ``model_group``: the process group of the ranks that share this one's batches, under tensor, pipeline
+      or context parallelism; ``process_group`` is then the one over which the data is parallel;
     * ``sharded``: each rank keeps only the scores of a fixed shard of the samples;
     * ``global_order``: the loader shards the batches among the ranks itself, so that the sampler of
-      each rank issues all samples; by default the loader in use decides.
+      each rank issues all samples; by default the loader in use decides;
+    * ``meeting_timeout``: how many seconds a rank waits for the others in a call that all of them have to
+      make, such as ``state_dict()`` in the middle of an epoch, before it raises an error; 30 by default.
 
     Raises:
         TypeError, ValueError: if an argument is not what is expected.
@@ -242,7 +247,7 @@ class Pruner:
         call: str,
         losses: torch.Tensor | PerSample,
         extras: Mapping[str, torch.Tensor] | None,
-    ) -> Sequence[torch.Tensor]:
+    ) -> Sequence[torch.Tensor | None]:
         """What a batch reports besides its scores, as far as the policy needs it."""
         return checks.check_extras(call, losses, extras, self._channels, self.policy)
 
@@ -395,7 +400,7 @@ class Pruner:
         auto     48.2%            0.20            0.20     40%
         mean     25.1%            0.04            0.04     23%
         Use policy="auto": it would save about 40% of the sample passes at equal quality
-        (± 6 points, the usual error of such forecasts).
+        (± 9 points, and rather less than more).
         """
         return self._course.forecast()
 

@@ -31,7 +31,8 @@ class EpochPasses:
     planned_cost: float | None = None
     refreshed: int = 0
     refreshed_cost: float = 0.0
-    realised_noise: float | None = None
+    # A measurement: its last digits depend on the order of sums, so that equal epochs may differ in it.
+    realised_noise: float | None = field(default=None, compare=False)
 
     @property
     def kept_cost(self) -> float:
@@ -75,9 +76,7 @@ class Savings:
     """
 
     epochs: tuple[EpochPasses, ...] = ()
-    forecast: Mapping[str, float] = field(
-        default_factory=dict
-    )  # numbers of rules that are only followed
+    forecast: Mapping[str, float] = field(default_factory=dict, compare=False)  # of rules followed
 
     @property
     def made(self) -> int:

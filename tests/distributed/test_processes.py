@@ -144,6 +144,33 @@ def test_saved_by_four_ranks_in_mid_epoch_and_continued_by_two_and_one(tmp_path)
             assert result["savings"] == str(pruner.savings)
 
 
+def test_sharded_scores_in_a_distributed_checkpoint(tmp_path):
+    """Each rank gets back what it wrote, and another number of ranks what it needs."""
+    saved = torchrun("save_sharded", 2, tmp_path)
+    loaded = torchrun("load_sharded", 2, tmp_path)
+    everyones = torch.empty(distributed_cases.SIZE)
+    for rank, (before, after) in enumerate(zip(saved, loaded, strict=True)):
+        assert after["epoch"] == 1
+        assert after["error"] == ""
+        assert torch.equal(after["plan"], before["plan"])
+        assert (
+            before["visited"] + after["rest"][: len(after["plan"]) - 12] == after["plan"].tolist()
+        )
+        for name, column in before["columns"].items():
+            assert torch.equal(column.nan_to_num(-1), after["columns"][name].nan_to_num(-1)), name
+        everyones[rank::2] = before["between"]
+    assert not everyones.isnan().any()
+    for ranks, results in ((2, loaded), (3, torchrun("load_sharded", 3, tmp_path))):
+        for rank, result in enumerate(results):
+            assert torch.equal(result["between"], everyones[rank::ranks])
+            assert torch.equal(result["whole"], everyones)
+    for result in results:
+        assert (
+            "dcp.load() got a state from the middle of an epoch, with its losses in 2 shards, expected 3"
+            in result["error"]
+        )
+
+
 @pytest.mark.slow
 def test_elastic_restart_after_a_kill(tmp_path):
     _, pruner = alone()

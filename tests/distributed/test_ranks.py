@@ -40,11 +40,17 @@ class Threads(Communicator):
     exchange: Exchange | None = None
     connected = True
 
-    def gather(self, row):
+    def _all_gather(self, row, rows=None):
         return self.exchange.gather(self.rank, row)
 
+    def _device(self, known):
+        return torch.device("cpu")
+
+    def _all_to_all(self, rows):
+        return self._all_gather(rows)[:, self.rank]
+
     def maximum(self, values):
-        return self.gather(values).amax(0)
+        return self._all_gather(values).amax(0)
 
     def meet(self, call):
         self.exchange.barrier.wait()
@@ -52,7 +58,7 @@ class Threads(Communicator):
 
 def thread(rank, world_size, exchange, *, sharded=False, global_order=False):
     """What one thread knows of the others."""
-    threads = Threads(world_size, None, rank, exchange)
+    threads = Threads(world_size, rank=rank, exchange=exchange)
     return Ranks(rank, world_size, sharded, global_order and world_size > 1, threads)
 
 

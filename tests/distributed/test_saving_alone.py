@@ -92,7 +92,8 @@ def test_in_the_middle_of_an_epoch_it_is_told_and_the_group_stays_usable(in_mid_
             "In the middle of an epoch every rank has to call it at the same step, because each "
             "knows only its own losses. Call it on every rank and write one result, or save after "
             "the epoch's last update, where one rank is enough, or pass gather=False to save "
-            "without the other ranks' losses of this epoch."
+            "without the other ranks' losses of this epoch. If ranks may arrive further apart, pass "
+            "meeting_timeout=."
         )
     straight = alone(2)
     for result in (first, second):
@@ -125,11 +126,10 @@ def test_a_rank_that_comes_at_the_last_moment_is_not_left_alone(monkeypatch):
 
     store = LateStore()
     monkeypatch.setattr(communicator, "has_process_group", lambda: True)
-    monkeypatch.setattr(communicator, "MEETING_SECONDS", 0.0)
     monkeypatch.setattr(communicator, "_meetings", {})
     monkeypatch.setattr(dist.distributed_c10d, "_get_process_group_store", lambda group: store)
     monkeypatch.setattr(dist.distributed_c10d, "_get_process_group_name", lambda group: "pair")
-    pair = communicator.Communicator(2, object())
+    pair = communicator.Communicator(2, object(), meeting_timeout=0)
     pair.meet("state_dict()")
     assert int(store.add("infobatch/meeting/0", 0)) == 2
     with pytest.raises(RuntimeError, match=r"^state_dict\(\) was called by 1 of 2 ranks"):

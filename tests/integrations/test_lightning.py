@@ -413,7 +413,7 @@ def test_the_forecast_is_logged_and_printed(tmp_path, capsys):
     assert [float(row["infobatch/forecast/mean/left_out"]) for row in rows] == pytest.approx(
         [1 - epoch.kept_fraction for epoch in train_data.forecast().rules["mean"].epochs]
     )
-    assert "infobatch/forecast/random/saving" in rows[-1]
+    assert "infobatch/forecast/random/realised_noise" in rows[-1]
     assert str(train_data.forecast()) in capsys.readouterr().out
 
 

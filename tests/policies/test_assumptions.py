@@ -55,6 +55,7 @@ def test_rules_that_only_compare_scores_take_them():
         trained("mean", gaussian_nll, max_noise=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:.* adds more noise than it promises")  # the losses are random
 def test_the_remedy_works():
     pruner = infobatch.Pruner(SIZE, 8, policy=AutoPrune(gradient="root"))
     for epoch in range(8):
@@ -64,6 +65,7 @@ def test_the_remedy_works():
     assert pruner.savings.fraction > 0.2
 
 
+@pytest.mark.filterwarnings("ignore:.* adds more noise than it promises")  # the losses are random
 def test_what_rounding_makes_of_a_loss_of_0_is_no_negative_score():
     def losses(epoch):
         values = cross_entropy(epoch)
@@ -118,6 +120,7 @@ def test_what_it_says_to_pass_spreads_the_sizes(gradient):
     assert trained(AutoPrune(gradient=gradient), squared_errors).savings.saved
 
 
+@pytest.mark.filterwarnings("ignore:.* adds more noise than it promises")  # the losses are random
 def test_data_of_which_everything_is_learned_or_little_is_known_is_no_reason_to_warn():
     trained("auto", lambda epoch: np.zeros(SIZE))
     trained("auto", cross_entropy)

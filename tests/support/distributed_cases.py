@@ -204,6 +204,62 @@ def resume(out):
     }
 
 
+def sharded_parts():
+    return infobatch.InfoBatch(
+        Numbered(SIZE),
+        EPOCHS,
+        delta=1.0,
+        sharded=True,
+        tracks=(infobatch.tracks.Window(3), infobatch.tracks.Visits()),
+    )
+
+
+def save_sharded(out):
+    """Checkpoints of sharded scores, between epochs and in the middle of one."""
+    init()
+    train_data = sharded_parts()
+    visited = []
+    for epoch in range(2):
+        for step, samples in enumerate(train_data.batch_sampler(4)):
+            if epoch == 1 and step == 3:
+                break
+            train_data.update(loss_of(torch.tensor(samples).float(), epoch))
+            if epoch == 1:
+                visited += samples
+        if epoch == 0:
+            between = train_data.scores
+            dcp.save({"data": Checkpointable(train_data)}, checkpoint_id=out / "between")
+            columns = train_data.state_dict()["columns"]
+    dcp.save({"data": Checkpointable(train_data)}, checkpoint_id=out / "within")
+    return {
+        "visited": visited,
+        "plan": train_data.plan.order,
+        "between": between,
+        "columns": columns,
+    }
+
+
+def load_sharded(out):
+    """Load both: between epochs with any number of ranks, sharded or not."""
+    init()
+    sharded, whole = sharded_parts(), infobatch.InfoBatch(Numbered(SIZE), EPOCHS, delta=1.0)
+    for train_data in (sharded, whole):
+        dcp.load({"data": Checkpointable(train_data)}, checkpoint_id=out / "between")
+    result = {
+        "epoch": sharded.epoch,
+        "between": sharded.scores,
+        "columns": sharded.state_dict()["columns"],
+        "whole": whole.scores,
+        "error": "",
+    }
+    train_data = sharded_parts()
+    try:
+        dcp.load({"data": Checkpointable(train_data)}, checkpoint_id=out / "within")
+    except Exception as error:
+        return {**result, "error": str(error)}
+    return {**result, "rest": list(train_data.sampler), "plan": train_data.plan.order}
+
+
 def elastic(out):
     """Checkpoint after every step; the first time round, one rank is killed in mid-epoch."""
     init()

@@ -5,6 +5,7 @@
 Each rank leaves what it saw in FOLDER/rank-K.pt, by case.
 """
 
+import faulthandler
 import io
 import os
 import random
@@ -171,6 +172,7 @@ def equalised(out):
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(200, exit=True)  # where ranks wait for each other, if they do
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     folder = Path(sys.argv[1])

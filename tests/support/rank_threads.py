@@ -31,11 +31,17 @@ class Threads(Communicator):
     exchange: Exchange | None = None
     connected = True
 
-    def gather(self, row):
+    def _all_gather(self, row, rows=None):
         return self.exchange.gather(self.rank, row)
 
+    def _device(self, known):
+        return torch.device("cpu")
+
+    def _all_to_all(self, rows):
+        return self._all_gather(rows)[:, self.rank]
+
     def maximum(self, values):
-        return self.gather(values).amax(0)
+        return self._all_gather(values).amax(0)
 
     def meet(self, call, remedy=""):
         self.exchange.barrier.wait()
@@ -49,7 +55,7 @@ def on_ranks(world_size, work, *args, sharded=False, **options):
         pruner = infobatch.Pruner(
             *args, **options, sharded=sharded, rank=rank, world_size=world_size
         )
-        threads = Threads(world_size, None, rank, exchange)
+        threads = Threads(world_size, rank=rank, exchange=exchange)
         ranks = Ranks(rank, world_size, sharded, False, threads)
         pruner._course.find_ranks = pruner._ranks = lambda: ranks
         try:

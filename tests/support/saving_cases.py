@@ -15,14 +15,13 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 import infobatch
-from infobatch.distributed import communicator
 from numbered import Numbered, loss_of
 
 SIZE, EPOCHS, BATCH = 103, 4, 4
 
 
-def parts():
-    train_data = infobatch.InfoBatch(Numbered(SIZE), EPOCHS, delta=1.0)
+def parts(**options):
+    train_data = infobatch.InfoBatch(Numbered(SIZE), EPOCHS, delta=1.0, **options)
     return train_data, DataLoader(train_data, BATCH, sampler=train_data.sampler)
 
 
@@ -40,8 +39,7 @@ def between_epochs(out):
 
 def in_mid_epoch(out):
     """Rank 0 asks alone in the middle of an epoch, is told so, and later all save together."""
-    communicator.MEETING_SECONDS = 1.0
-    train_data, loader = parts()
+    train_data, loader = parts(meeting_timeout=1)
     errors, together = [], []
     for epoch in range(2):
         for step, (x, _) in enumerate(loader):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from infobatch.epoch.losses import Losses
+from infobatch.epoch.losses import Losses, PositionLosses
 from infobatch.epoch.matching import left_out, warn_of_left_out, warn_of_sharding
 from infobatch.epoch.run import Run
-from infobatch.epoch.shadow import Shadow, sizes_shown_by, sums_of
+from infobatch.epoch.shadow import Shadow, sums_of
 from infobatch.memory.memory import Memory
 from infobatch.plan import fingerprint
-from infobatch.policies.gradient import Sizing, realised_noise
+from infobatch.policies.gradient import realised_noise
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
@@ -24,18 +24,19 @@ _FAR = 0.1  # of the gradient noise
 
 
 def close_epoch(
-    run: Run, memory: Memory, gradient: Sizing, shadows: Iterable[Shadow], seed: int
+    run: Run, memory: Memory, planner: Planner, shadows: Collection[Shadow], seed: int
 ) -> EpochPasses | None:
-    """Fold an epoch's losses into the memory; return its passes, if any were made. Collective.
-
-    ``gradient`` is how the sizes of gradients follow from them, for the noise that pruning added.
-    """
+    """Fold an epoch's losses into the memory; return its passes, if any were made. Collective."""
     matched = _check_matching(run)
-    exchange_losses(run)
+    to_exchange = agree(run)
+    run.updated = run.trained
     passes = None
     if run.losses is not None or run.walk is not None:
-        noise = _realised_noise(run, gradient)
-        fold_losses(run, memory)
+        if to_exchange and (shadows or run.by_index) and run.losses is not None:
+            run.losses.exchange()  # shadows need every loss on every rank
+            to_exchange = False
+        noise = _realised_noise(run, planner, in_parts=to_exchange)
+        fold_losses(run, memory, exchange=to_exchange)
         for shadow in shadows:
             shadow.follow(run, seed)
         unscored, visited = run.unscored(), run.visited()
@@ -51,55 +52,114 @@ def close_epoch(
     return passes
 
 
-def _realised_noise(run: Run, gradient: Sizing) -> float | None:
-    """The noise that pruning added, by this epoch's losses. Collective if the scores are sharded."""
+def _realised_noise(run: Run, planner: Planner, *, in_parts: bool) -> float | None:
+    """The noise that pruning added, by this epoch's losses.
+
+    Collective if each rank has its own part of them, ``in_parts`` or because the scores are sharded.
+    """
     plan, losses = run.plan, run.losses
     if not run.ranks.sharded and (plan.whole or plan.biased or losses is None):
         return 0.0 if plan.whole else None
     sums = np.zeros(3)
     if losses is not None:
-        by_position = not run.by_index
-        shown, gradient = sizes_shown_by(losses, run.channels, gradient)
-        sums[:2] = sums_of(plan, losses.known()[shown], gradient, by_position=by_position)
+        if in_parts and isinstance(losses, PositionLosses):
+            codes, known = losses.own_part()
+        else:
+            codes, known = plan.codes, losses.known()
+        row, sizing = planner.measured_by(known, run.channels)
+        sums[:2] = sums_of(plan, known[row], sizing, at=None if run.by_index else codes)
     sums[2] = plan.biased  # ranks may differ in it only where one keeps all of its samples
-    if run.ranks.sharded:
+    if run.ranks.sharded or in_parts:
         sums = run.ranks.communicator.sum(sums)
     return None if sums[2] else realised_noise(sums[:2])
 
 
 def exchange_losses(run: Run) -> None:
-    """Fetch the other ranks' losses of an epoch. Collective."""
+    """Fetch the other ranks' losses of an epoch and keep them, for a checkpoint. Collective."""
+    if agree(run):
+        assert run.losses is not None
+        run.losses.exchange()
+
+
+def agree(run: Run) -> bool:
+    """Compare the ranks' plans; return whether there are losses to exchange. Collective."""
+    follow_model_group(run)
     ranks = run.ranks
     if ranks.world_size == 1 or ranks.sharded:
-        return
+        return False
     form = 0 if run.losses is None else 2 if run.by_index else 1
     header = [fingerprint(run.plan), len(run.plan), len(run.route.left), form]
-    headers = ranks.communicator.gather(torch.tensor(header)).cpu()
-    if not bool((headers[:, :3] == headers[0, :3]).all()):
+    headers = ranks.communicator.gather(torch.tensor(header, device=_device(run)))
+    _check_plans(headers[:, :3])
+    forms = _check_forms(headers[:, 3])
+    if forms:
+        run.losses_by("index" if forms == {2} else "position")
+    return bool(forms)
+
+
+def follow_model_group(run: Run) -> None:
+    """Make the losses of one rank those of all ranks that share its batches. Collective.
+
+    Those of the first rank in the group that called ``update()`` count. The others may have none, as
+    the first stage of a pipeline, or slightly different ones, which would lead to other plans.
+    """
+    ranks = run.ranks
+    if not ranks.share_batches:
+        return
+    form = 0 if not run.updated else 2 if run.by_index else 1
+    header = [fingerprint(run.plan), len(run.plan), len(run.route.left), ranks.rank, form]
+    header += [run.updated, run.largest_batch]
+    headers = ranks.model.gather(torch.tensor(header, device=_device(run)))
+    if not bool((headers[:, 3] == ranks.rank).all()):
+        raise RuntimeError(
+            f"The ranks in model_group are the ranks {headers[:, 3].tolist()} of process_group, expected the "
+            "same one for all: those in model_group share their batches, those in process_group "
+            'divide the data among themselves, for instance mesh["model"] and mesh["data"].'
+        )
+    _check_plans(headers[:, :3])
+    if not _check_forms(headers[:, 4]):
+        return
+    source = int(headers[:, 4].nonzero()[0])
+    run.losses_by("index" if headers[source, 4] == 2 else "position").follow(source)
+    run.followed, run.largest_batch = headers[source, 5:].tolist()
+
+
+def _device(run: Run) -> torch.device:
+    """Where this rank's losses are: an exchange needs its own accelerator, not the first one."""
+    return torch.device("cpu") if run.losses is None else run.losses.device
+
+
+def _check_plans(keys: torch.Tensor) -> None:
+    """Raise if not all ranks have drawn the same plan."""
+    if not bool((keys == keys[0]).all()):
         raise RuntimeError(
             "The ranks have drawn different plans for this epoch, so their losses cannot be "
             "merged. Expected the same seed, policy, delta, num_epochs and data on each, and "
             "the same state loaded on each."
         )
-    forms = set(headers[:, 3].tolist()) - {0}
-    if len(forms) > 1:
+
+
+def _check_forms(forms: torch.Tensor) -> set[int]:
+    """The forms in which ranks have recorded losses, or an error if there are two."""
+    used = set(forms.tolist()) - {0}
+    if len(used) > 1:
         raise RuntimeError(
             "Some ranks call update() with index= and others without. Expected one form on all."
         )
-    if forms:
-        run.losses_by("index" if forms == {2} else "position").exchange()
+    return used
 
 
-def fold_losses(run: Run, memory: Memory) -> None:
-    """Fold everything recorded in an epoch into a memory."""
+def fold_losses(run: Run, memory: Memory, *, exchange: bool = False) -> None:
+    """Fold everything recorded in an epoch into a memory; with ``exchange``, on all ranks."""
     if run.losses is not None:
-        fold(run.losses, memory, run)
+        fold(run.losses, memory, run, exchange=exchange)
 
 
-def fold(losses: Losses, memory: Memory, run: Run) -> None:
+def fold(losses: Losses, memory: Memory, run: Run, *, exchange: bool = False) -> None:
     """Fold what the samples of an epoch have reported into a memory."""
+    blocks = losses.merged_blocks if exchange else losses.blocks
     for number, channel in enumerate((None, *run.channels)):
-        memory.fold(losses.blocks(number), run.epoch, channel)
+        memory.fold(blocks(number), run.epoch, channel)
 
 
 def passes_of(run: Run, unscored: int) -> EpochPasses:

@@ -152,6 +152,11 @@ class Clock(Generic[LoopT]):
         return trained and self.loop is not None and not self.loop.alive
 
     @property
+    def would_repeat(self) -> bool:
+        """Whether ``set_epoch`` with the same number begins the epoch once more."""
+        return self.was_left and (self.is_over or not self._is_draining())
+
+    @property
     def resumed(self) -> bool:
         """Whether a checkpoint was loaded and nothing was iterated since."""
         return isinstance(self.phase, Spent) or (
@@ -226,7 +231,7 @@ class Clock(Generic[LoopT]):
         if epoch == phase.epoch:
             if isinstance(phase, Spent):
                 self.phase = Idle(epoch, resumed=True)
-            elif self.was_left and (self.is_over or not self._is_draining()):
+            elif self.would_repeat:
                 self._leave()
                 self.phase = Idle(epoch)  # the same epoch again
         elif self.resumed and epoch == self.finished:

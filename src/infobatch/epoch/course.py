@@ -47,6 +47,7 @@ class Course:
         self._memory: Memory | None = None
         self._run: Run | None = None
         self._loaders_position: ReadPosition | None = None  # from a stateful loader's checkpoint
+        self._epoch_was_set = False  # since the start, or since a state was loaded
         self._warned_of_old_scores = False
         self._warned_of_more_epochs = False
         self._warned_of_noise = False
@@ -96,6 +97,8 @@ class Course:
             done = 0 if self._run is None else self._run.made()
             check_position(position, self.clock, done)
         check_data_length(walk, self.planner.num_samples)
+        if self.find_ranks().share_batches:
+            self._check_epoch_was_set()
         loader = None if self._run is None or self._run.walk is None else self._run.walk.loader
         same_loader = loader is not None and walk.loader is not None and loader.is_same(walk.loader)
         if same_loader and self._run is not None and self._run.updated:
@@ -132,16 +135,34 @@ class Course:
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch, as the caller asks."""
         clock, counter = self.clock, self._loaders.counter()
+        self._epoch_was_set = True
         in_mid_epoch = self._run is not None and not self._run.closed and self._run.made() > 0
         is_end = epoch == clock.finished and not in_mid_epoch
         ours = self._numbering.ours(epoch, current=clock.epoch, is_end=is_end, counter=counter)
         if counter == epoch and ours == clock.epoch and self._was_broken_off():
             self._numbering.skip_one()  # the loader counts only completed epochs
             ours += 1
+        if ours == clock.epoch and clock.would_repeat and self.find_ranks().share_batches:
+            raise RuntimeError(
+                f"set_epoch({epoch}) would repeat an epoch that was left early, which is not possible with "
+                f"model_group=: ranks without losses cannot tell. Expected set_epoch({epoch + 1}), or "
+                "load_state_dict() to start again from a checkpoint."
+            )
         clock.set_epoch(ours)
         run = self._run
         if run is not None and not isinstance(clock.phase, Complete):
             self._run = None if run.closed or run.epoch != clock.epoch else run
+
+    def _check_epoch_was_set(self) -> None:
+        """Raise if ranks that share batches would not know together that an epoch is over."""
+        if not self._epoch_was_set or isinstance(self.clock.phase, Training | Complete):
+            epoch = self.clock.epoch + isinstance(self.clock.phase, Training | Complete)
+            raise RuntimeError(
+                f"The loader was iterated without set_epoch({epoch}), which model_group= needs: a rank "
+                "without losses, such as the first stage of a pipeline, cannot tell by itself that an "
+                "epoch is over. Expected train_data.set_epoch(epoch) on every rank before each "
+                "epoch, and once more after the last one."
+            )
 
     def _was_broken_off(self) -> bool:
         run = self._run
@@ -210,15 +231,16 @@ class Course:
             run.walk.left_after_update = known is not None and run.updated == known.end(0, batches)
 
     def _close(self) -> None:
-        run, connected = self._run, self.find_ranks().communicator.connected
+        run, connected = self._run, self.find_ranks().connected
         # All ranks take part, since some may not have iterated or received a batch. (Without a
         # process group there is no rank to wait for, and one that iterated gets an error.)
         if run is None and connected:
             run = self.current_run()
         if run is None or run.closed or not (connected or run.walk or run.losses):
             return
-        shadows, gradient = self.shadows.values(), self.planner.gradient
-        passes = boundary.close_epoch(run, self.current_memory(), gradient, shadows, self.seed)
+        passes = boundary.close_epoch(
+            run, self.current_memory(), self.planner, self.shadows.values(), self.seed
+        )
         if passes is not None:
             if not self.history and passes.epoch:
                 boundary.warn_of_first_epoch(passes.epoch)
@@ -280,7 +302,7 @@ class Course:
         """Everything needed to continue from here; collective in the middle of an epoch."""
         clock, run = self.clock, self._run
         if gather and run is not None and not run.closed and self._is_in_mid_epoch(run):
-            run.ranks.communicator.meet("state_dict()")
+            run.ranks.meet("state_dict()")
             boundary.exchange_losses(run)
             if clock.is_over or run.covers_all():
                 self._complete()
@@ -345,6 +367,7 @@ class Course:
         self.history = list(state.history)
         self.clock.load(state.epoch, state.finished)
         self._numbering.forget()
+        self._epoch_was_set = False
         self._memory, self._run = memory, run
         begun_here = ShadowState(memory.copy().columns, ())  # a new shadow starts from the scores
         for name, shadow in self.shadows.items():

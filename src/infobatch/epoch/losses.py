@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ _UNSCORED = float("inf")
 _LOWEST = torch.finfo(torch.float32).min  # stands for a loss of minus infinity until it is cleaned
 _BLOCK = 1 << 16  # rows at a time: masks of all rows would add to peak memory
 
+Reported = Sequence[torch.Tensor | None]  # by channel, detached; None where nothing is reported
+
 
 class Losses(ABC):
     """What an epoch's samples report: in the first channel their scores, in others further values."""
@@ -38,9 +40,9 @@ class Losses(ABC):
         self._known: FloatArray | None = None  # in main memory, until more is recorded
 
     @property
-    def device(self) -> torch.device | None:
-        """Where they are; None before the first."""
-        return None if self._buffer is None else self._buffer.device
+    def device(self) -> torch.device:
+        """Where they are; main memory before the first."""
+        return torch.device("cpu") if self._buffer is None else self._buffer.device
 
     def known(self) -> FloatArray:
         """What this rank knows: a row per channel, by position in the plan or for all samples."""
@@ -49,24 +51,33 @@ class Losses(ABC):
         return self._known
 
     def unscored(self) -> int:
-        """How many passes gave no score: the loss was not finite, or the batch was skipped."""
-        scores = self.known()[0]
-        blocks = range(0, len(scores), _BLOCK)
-        return sum(int((scores[at : at + _BLOCK] == _UNSCORED).sum()) for at in blocks)
+        """How many known passes gave no score: the loss was not finite, or the batch was skipped."""
+        return _equal_to(_UNSCORED, self.known()[0])
 
     def blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
         """The finite values of a channel and their rows in the memory."""
-        values = self.known()[channel]
+        return self._blocks(0, self.known()[channel])
+
+    def _blocks(self, first: int, values: FloatArray) -> Iterator[tuple[Rows, FloatArray]]:
+        """The finite ones of the values from number ``first`` on, with their rows."""
         for start in range(0, len(values), _BLOCK):
             block = values[start : start + _BLOCK]
-            rows = self._rows(start, start + len(block))
+            rows = self._rows(first + start, first + start + len(block))
             finite = np.isfinite(block)
             if finite.all():
                 yield rows, block
             elif isinstance(rows, slice):
-                yield start + np.flatnonzero(finite), block[finite]
+                yield rows.start + np.flatnonzero(finite), block[finite]
             else:
                 yield rows[finite], block[finite]
+
+    @abstractmethod
+    def merged_blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
+        """The same over all ranks, whose losses are fetched on the way. Collective."""
+
+    @abstractmethod
+    def follow(self, source: int) -> None:
+        """Take over what a rank of the model group has recorded, in place of this rank's. Collective."""
 
     @abstractmethod
     def discard(self) -> None:
@@ -109,17 +120,21 @@ class PositionLosses(Losses):
         self._earlier = np.empty((num_channels, 0), np.float32) if earlier is None else earlier
         self._updated = 0
         self._exchanged = False
+        self._counts: tuple[int, int] | None = None  # of visited and unscored samples, once merged
         self._lazy = False  # XLA would compile a program for each slice
 
-    def record(self, start: int, count: int, reported: Sequence[torch.Tensor]) -> None:
+    def record(self, start: int, count: int, reported: Reported) -> None:
         """Write what some positions report, detached."""
-        channels = self._channels
-        if not channels or channels[0].device != reported[0].device:
-            channels = self._begin(reported[0].device)
+        channels, scores = self._channels, reported[0]
+        assert scores is not None
+        if not channels or channels[0].device != scores.device:
+            channels = self._begin(scores.device)
         self._updated = stop = start + count
         # An exchange in the middle of the epoch, for a checkpoint, is now out of date.
         self._known, self._exchanged = None, False
         for channel, values in zip(channels, reported):  # noqa: B905 - checked, and called often
+            if values is None:
+                continue
             if self._lazy:
                 positions = torch.arange(start, stop).to(channel.device)
                 channel.index_copy_(0, positions, values.to(channel.dtype))
@@ -145,19 +160,75 @@ class PositionLosses(Losses):
         """See :class:`Losses`."""
         self._buffer, self._channels, self._known = None, (), None
 
+    def follow(self, source: int) -> None:
+        """See :class:`Losses`."""
+        model, longest = self._route.ranks.model, self._route.longest
+        channels = [model.broadcast(channel, source) for channel in self._walked()]
+        self._buffer = _unvisited((self._num_channels, len(self._route)), torch.device("cpu"))
+        self._buffer[:, :longest] = torch.stack(channels)
+        self._channels, self._updated = self._buffer.unbind(), 0
+        self._known, self._exchanged = None, False
+
     def exchange(self) -> None:
         """See :class:`Losses`."""
-        communicator, left = self._route.ranks.communicator, len(self._route.left)
-        rows = [communicator.gather(torch.from_numpy(own)) for own in self._own()]
-        self._keep(np.stack([row.T.reshape(-1)[:left].cpu().numpy() for row in rows]))
+        walked = np.empty((self._num_channels, len(self._route.left)), np.float32)
+        for number, channel in enumerate(walked):
+            for start, chunk in self._chunks(number):
+                channel[start : start + len(chunk)] = chunk
+        self._keep(walked)
         self._exchanged = True
+
+    def merged_blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
+        """See :class:`Losses`."""
+        earlier = self._earlier[channel]
+        yield from self._blocks(0, earlier)
+        visited, unscored = self._route.visited_before, _equal_to(_UNSCORED, earlier)
+        for start, chunk in self._chunks(channel):
+            visited += len(chunk) - _equal_to(_UNVISITED, chunk)
+            unscored += _equal_to(_UNSCORED, chunk)
+            yield from self._blocks(len(earlier) + start, chunk)
+        if not channel:
+            self._counts = (visited, unscored)
+
+    def _chunks(self, channel: int) -> Iterator[tuple[int, FloatArray]]:
+        """All ranks' losses in the order of what was left of the plan, each with where it starts."""
+        start, stop = 0, len(self._route.left)
+        for rounds in self._route.ranks.communicator.rounds(self._walked()[channel]):
+            chunk: FloatArray = rounds[: stop - start].numpy()  # without the repeats at the end
+            _clean(chunk, keep=_UNVISITED)
+            yield start, chunk
+            start += len(rounds)
+
+    def own_part(self) -> tuple[npt.NDArray[Any], FloatArray]:
+        """Codes of the plan, and what was reported for them: a part of the epoch for each rank."""
+        codes = self._route.shard
+        known = self._own()[:, : len(codes)]
+        if not self._route.ranks.rank:  # all ranks have what a checkpoint has made: it counts once
+            earlier = self._route.plan.codes[: self._earlier.shape[1]]
+            codes = np.concatenate([earlier, codes])
+            known = np.concatenate([self._earlier, known], axis=1)
+        return codes, known
+
+    def _walked(self) -> list[torch.Tensor]:
+        """This rank's channels, for as many positions as the longest of all routes has."""
+        if self._buffer is None:
+            self._begin(torch.device("cpu"))
+        for channel in self._channels:  # minus infinity means "not visited"
+            channel[: self._updated].clamp_(min=_LOWEST)
+        return [channel[: self._route.longest] for channel in self._channels]
+
+    def unscored(self) -> int:
+        """See :class:`Losses`."""
+        return super().unscored() if self._counts is None else self._counts[1]
 
     def visited(self) -> int | None:
         """See :class:`Losses`."""
+        if self._counts is not None:
+            return self._counts[0]
         if not self._exchanged:
             return None
         walked = self.known()[0, self._earlier.shape[1] :]
-        return self._route.visited_before + int(was_visited(walked).sum())
+        return self._route.visited_before + len(walked) - _equal_to(_UNVISITED, walked)
 
     def _own(self) -> FloatArray:
         """This rank's losses, for as many positions as the longest of all routes has."""
@@ -202,14 +273,14 @@ class IndexLosses(Losses):
         self._buffer = None if earlier is None else torch.from_numpy(earlier)
         self._merged = earlier is not None or ranks.world_size == 1
 
-    def record(
-        self, index: torch.Tensor, reported: Sequence[torch.Tensor], *, finite: bool = False
-    ) -> None:
+    def record(self, index: torch.Tensor, reported: Reported, *, finite: bool = False) -> None:
         """Write what the samples ``index`` report; ``finite`` if all scores are known to be finite."""
         channels = self._channels
         if not channels or channels[0].device != index.device:
             channels = self._on(index.device, self._num_samples)
         for channel, values in zip(channels, reported):  # noqa: B905 - checked, and called often
+            if values is None:
+                continue
             stored = values
             if values.dtype is not torch.float32 or values.device != index.device:
                 stored = values.to(index.device, torch.float32)
@@ -231,11 +302,33 @@ class IndexLosses(Losses):
     def discard(self) -> None:
         """Do nothing: an index cannot refer to the wrong sample."""
 
+    def follow(self, source: int) -> None:
+        """See :class:`Losses`."""
+        model = self._ranks.model
+        self._replace([model.broadcast(channel, source) for channel in self._comparable()])
+        self._merged = self._ranks.world_size == 1
+
     def exchange(self) -> None:
         """See :class:`Losses`."""
-        merged = self._ranks.communicator.maximum(torch.from_numpy(self.known()))
-        self._buffer, self._channels = merged.cpu(), ()
-        self._known, self._merged = self._buffer.numpy(), True
+        communicator = self._ranks.communicator
+        self._replace([communicator.maximum(channel) for channel in self._comparable()])
+        self._merged = True
+
+    def merged_blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
+        """See :class:`Losses`."""
+        if not self._merged:
+            self.exchange()
+        yield from self.blocks(channel)
+
+    def _comparable(self) -> Sequence[torch.Tensor]:
+        """The channels without NaN, of which backends would make different maxima."""
+        channels = self._on(self.device, self._num_samples)
+        for channel in channels:
+            channel.masked_fill_(channel.isnan(), _UNSCORED)
+        return channels
+
+    def _replace(self, channels: Sequence[torch.Tensor]) -> None:
+        self._buffer, self._channels, self._known = torch.stack(list(channels)), (), None
 
     def visited(self) -> int | None:
         """See :class:`Losses`."""
@@ -243,7 +336,7 @@ class IndexLosses(Losses):
 
     def visited_here(self) -> int:
         """How many samples were visited as far as this rank knows; waits for the device."""
-        return int(was_visited(self.known()[0]).sum())
+        return self._num_samples - _equal_to(_UNVISITED, self.known()[0])
 
     def _fetch(self) -> FloatArray:
         if self._buffer is None:
@@ -262,6 +355,11 @@ def was_visited(losses: FloatArray) -> npt.NDArray[np.bool_]:
     """Which losses belong to visited samples."""
     visited: npt.NDArray[np.bool_] = losses != _UNVISITED
     return visited
+
+
+def _equal_to(value: float, losses: FloatArray) -> int:
+    blocks = range(0, len(losses), _BLOCK)
+    return sum(int(np.count_nonzero(losses[at : at + _BLOCK] == value)) for at in blocks)
 
 
 def _clean(losses: FloatArray, keep: float | None = None) -> None:

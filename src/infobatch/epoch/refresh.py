@@ -52,7 +52,8 @@ class Refresher:
         others = checks.check_extras("refresh", losses, extras, planner.channels, planner.policy)
         run, rows, values = self._checked(losses, index, scores)
         recorded = IndexLosses(1 + len(others), run.plan.num_samples, run.ranks)
-        recorded.record(rows, [values.detach().cpu(), *(other.cpu() for other in others)])
+        on_host = [None if other is None else other.cpu() for other in others]
+        recorded.record(rows, [values.detach().cpu(), *on_host])
         if run.ranks.world_size > 1:
             run.ranks.communicator.meet("refresh()", _TOGETHER)
             if not run.ranks.sharded:
@@ -69,6 +70,11 @@ class Refresher:
         if isinstance(losses, PerSample):
             scores = losses.scores if scores is None else scores
             losses = losses.losses
+        if self._course.find_ranks().share_batches:
+            raise RuntimeError(
+                "refresh() got a pruner with model_group=, expected one without: an epoch then ends at the next "
+                "set_epoch(), so there is no time between epochs. Use a rule that does not refresh."
+            )
         run = self._course.finished_run
         if run is None:
             raise RuntimeError(

@@ -10,7 +10,13 @@ from typing import NamedTuple
 import torch
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.losses import IndexLosses, Losses, PositionLosses, was_visited
+from infobatch.epoch.losses import (
+    IndexLosses,
+    Losses,
+    PositionLosses,
+    Reported,
+    was_visited,
+)
 from infobatch.epoch.matching import check_claim, rest_of_batch
 from infobatch.epoch.progress import Progress
 from infobatch.epoch.route import Route
@@ -19,8 +25,6 @@ from infobatch.epoch.weights import Weights, check_planned, scaled_at, weighted_
 from infobatch.plan import FloatArray, Plan
 from infobatch.plan.batching import ShrunkBatches
 from infobatch.transfer import send
-
-Reported = Sequence[torch.Tensor]  # a batch's scores, and what else it reports, detached
 
 
 class Resumed(NamedTuple):
@@ -50,6 +54,7 @@ class Run:
         self.ranks = ranks
         self.updated = 0  # samples of this rank that were updated or skipped
         self.largest_batch = 0 if resumed is None else resumed.largest_batch  # in one update
+        self.followed = 0  # as many of the rank in the model group whose losses count, once known
         self.closed = False  # its losses are part of the memory
         self.walk: Walk | None = None
         self.check_at = 0  # it cannot be complete before this many samples were updated
@@ -97,6 +102,7 @@ class Run:
         if index is None:
             self._record("record()", reported)
         else:
+            assert reported[0] is not None
             index = send(index, reported[0].device)
             self._check_at("record", index)
             self._record_at(index, reported)
@@ -138,6 +144,7 @@ class Run:
 
     def _record(self, call: str, reported: Reported) -> tuple[int, int]:
         """Record the next positions; return the first, and how many."""
+        assert reported[0] is not None
         count = reported[0].shape[0]
         start = self._claim(call, count)
         losses = self.losses
@@ -269,10 +276,17 @@ class Run:
         """Whether the batches carry their samples' indices."""
         return isinstance(self.losses, IndexLosses)
 
+    @property
+    def trained(self) -> int:
+        """Samples of this rank that were updated or skipped, here or where the losses are."""
+        return max(self.updated, self.followed)
+
     def is_complete(self) -> bool:
         """Whether everything that the loader delivers was updated, as far as counting can tell."""
         walk = self.walk
         if self.updated < self.check_at or walk is None or not walk.exhausted:
+            return False
+        if self.ranks.share_batches:  # ranks without losses cannot tell: set_epoch() ends it
             return False
         if not isinstance(self.losses, IndexLosses) or walk.prepared is not None:
             return True
@@ -307,6 +321,8 @@ class Run:
         it.
         """
         updated = self.updated
+        if not updated and self.walk is not None and self.ranks.share_batches:
+            updated = self.walk.taken  # another rank has the losses of these batches
         if self.ranks.global_order and updated:
             # All ranks share one route; some may have a smaller last batch.
             batch = self.largest_batch
@@ -342,9 +358,9 @@ class Run:
     def recorded(self) -> tuple[FloatArray, dict[str, FloatArray]]:
         """The losses for a checkpoint, and the values reported besides them."""
         assert self.losses is not None
-        done = None if self.by_index else self.made()
+        done = None if self.by_index else self.route.reached(self.trained)
         if not self.by_index and self.ranks.sharded:
             before = len(self.plan) - len(self.route.left)
-            done = before + min(self.updated, len(self.route.shard))
+            done = before + min(self.trained, len(self.route.shard))
         scores, *extras = self.losses.known()[:, :done].copy()
         return scores, dict(zip(self.channels, extras, strict=True))

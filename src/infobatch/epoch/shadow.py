@@ -10,16 +10,17 @@ seen all data.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from infobatch.distributed.ranks import Ranks
 from infobatch.epoch.losses import Losses
 from infobatch.epoch.run import Run
 from infobatch.memory.memory import Memory, Rows
 from infobatch.memory.state import ShadowState
-from infobatch.per_sample import GRADIENT
 from infobatch.plan import FloatArray, Plan
 from infobatch.policies.gradient import Sizing, Sums, gradient_size, noise_sums, realised_noise
 from infobatch.policies.planning import Planner
@@ -34,15 +35,15 @@ class Shadow:
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
         self.history: list[EpochPasses] = []
-        self.seconds = 0.0  # spent in this process
+        self.seconds = 0.0  # of the processor, in this process
         self._memory: Memory | None = None
 
     def follow(self, run: Run, seed: int) -> None:
         """Record an epoch that was trained on all data. Collective if the scores are sharded."""
-        began = time.perf_counter()
+        began = time.thread_time()
         if run.losses is not None:
             self._record(run, run.losses, seed)
-        self.seconds += time.perf_counter() - began
+        self.seconds += time.thread_time() - began
 
     def _record(self, run: Run, recorded: Losses, seed: int) -> None:
         ranks, memory = run.ranks, self._current_memory(run.ranks)
@@ -50,9 +51,9 @@ class Shadow:
         losses = by_row(recorded, len(memory))
         visited = plan.rows(plan.codes)
         unscored = int(np.count_nonzero(np.isnan(losses[visited])))
-        shown, gradient = sizes_shown_by(recorded, run.channels, self.planner.gradient)
-        measured = losses if not shown else by_row(recorded, len(memory), shown)
-        counts = np.array([len(plan), unscored, *sums_of(plan, measured, gradient)])
+        row, sizing = self.planner.measured_by(recorded.known(), run.channels)
+        measure = by_row(recorded, len(memory), row) if row else losses
+        counts = np.array([len(plan), unscored, *sums_of(plan, measure, sizing)])
         if ranks.sharded:
             counts = ranks.communicator.sum(counts)
         planned, unscored, full = int(counts[0]), int(counts[1]), self.planner.num_samples
@@ -113,30 +114,24 @@ def by_row(losses: Losses, count: int, channel: int = 0) -> FloatArray:
     return dense
 
 
-def sizes_shown_by(losses: Losses, channels: Sequence[str], gradient: Sizing) -> tuple[int, Sizing]:
-    """Which channel shows the sizes of gradients, and how: where they were reported, that one."""
-    if GRADIENT in channels and gradient not in ("root", "score"):
-        number = 1 + channels.index(GRADIENT)
-        if np.isfinite(losses.known()[number]).any():
-            return number, "score"
-    return 0, gradient
-
-
-def sums_of(plan: Plan, losses: FloatArray, gradient: Sizing, *, by_position: bool = False) -> Sums:
+def sums_of(
+    plan: Plan, losses: FloatArray, sizing: Sizing, *, at: npt.NDArray[Any] | None = None
+) -> Sums:
     """The sums of which the realised noise is the ratio, over the samples that a plan visits.
 
-    ``losses`` are one per row of the memory, or per position of the plan; those that are not finite
-    add to neither sum.
+    ``losses`` are one per row of the memory, or one for each code in ``at``; those that are not
+    finite add to neither sum.
     """
     total = np.zeros(2)
-    for start in range(0, len(plan), _BLOCK):
-        codes = plan.codes[start : start + _BLOCK]
-        if by_position:
+    all_codes = plan.codes if at is None else at
+    for start in range(0, len(all_codes), _BLOCK):
+        codes = all_codes[start : start + _BLOCK]
+        if at is None:
+            visited = losses[plan.rows(codes)]
+        else:
             visited = losses[start : start + _BLOCK]
             codes = codes[: len(visited)]
-        else:
-            visited = losses[plan.rows(codes)]
-        sizes = gradient_size(visited, gradient)
+        sizes = gradient_size(visited, sizing)
         sizes[~np.isfinite(visited)] = 0
         total += noise_sums(plan.class_weights[plan.classes(codes)], sizes)
     return total

@@ -175,6 +175,14 @@ class Walk:
         return self._block_end - operator.length_hint(self._block)
 
     @property
+    def taken(self) -> int:
+        """How many of the indices were in batches that the loop has received."""
+        if self.loader is None or not self.loader.alive or self.batches is None:
+            return min(self.issued, self.to_issue)
+        yielded = self.loader.yielded
+        return self.batches.end(0, yielded) if yielded else 0
+
+    @property
     def asked_by_batch(self) -> bool:
         """Whether the loader asks as torch's ``BatchSampler`` does."""
         return self._requests > 0

@@ -61,7 +61,7 @@ class KeyedPruner:
         key: the name under which samples that are dictionaries have their key.
         rank, world_size, process_group: as for :class:`Pruner`.
         sharded: each rank keeps only the scores of a share of the keys; every rank still knows the
-            hashes, about ten bytes per key.
+            hashes and decisions, eleven bytes per key.
 
     Raises:
         TypeError, ValueError: if an argument is not what is expected.
@@ -104,7 +104,7 @@ class KeyedPruner:
             tracks=tracks,
         )
         _check_rule(resolve_policy(options.rule, sharded=sharded))
-        self._place = Place(rank, world_size, process_group, sharded)
+        self._place = Place(rank, world_size, process_group, sharded=sharded)
         self._planner = Planner(0, checks.check_epochs(num_epochs), options)
         self._seed = seed
         self._memory = KeyedMemory(self._planner.tracks)
@@ -180,7 +180,9 @@ class KeyedPruner:
         hashes = self._hashes("update", key, len(losses))
         weights = self._weights(hashes, key)
         plain = (losses if scores is None else scores).detach()
-        self._record.add(hashes, {SCORE: plain, **dict(zip(channels, others, strict=True))})
+        unknown = plain.new_full((), torch.nan).expand(plain.shape)
+        values = [unknown if other is None else other for other in others]
+        self._record.add(hashes, {SCORE: plain, **dict(zip(channels, values, strict=True))})
         if weights is None:
             return losses.mean()
         dtype = torch.promote_types(losses.dtype, torch.float32)
@@ -360,12 +362,9 @@ class KeyedPruner:
     def _close(self) -> None:
         """Fold the running epoch into the memory. Collective."""
         ranks, memory = self._ranks(), self._memory
-        recorded, own = self._record.visits(), []
-        self._record = Record(self._outline.epoch, self._planner.channels)  # frees its buffers
-        for part in gather_visits(recorded, ranks.communicator):
-            mine = owned(part.hashes, ranks)
-            own.append(Visits(part.hashes[mine], {n: v[mine] for n, v in part.values.items()}))
-        visits = joined(own)
+        visits = joined(
+            [_own(part, ranks) for part in gather_visits(self._taken(), ranks.communicator)]
+        )
         passes = len(visits.hashes)
         visits = visits.sorted()
         unscored = int(np.isnan(visits.values[SCORE]).sum())
@@ -380,6 +379,12 @@ class KeyedPruner:
         self._repeated += passes - made
         self._history.append(self._passes(full, made, unscored, new))
         self._warn(passes - made, made, unscored, new)
+
+    def _taken(self) -> Visits:
+        """What was recorded, with the record's buffers freed: at an epoch's end, memory counts."""
+        visits = self._record.visits()
+        self._record = Record(self._outline.epoch, self._planner.channels)
+        return visits
 
     def _passes(self, full: int, made: int, unscored: int, new: int) -> EpochPasses:
         planned = max(self._outline.planned + new, made) if self._outline.known else full
@@ -486,6 +491,12 @@ def _check_rule(rule: Policy) -> None:
             f"KeyedPruner got policy={rule!r}, which needs {what} {why}. Streamed data has no index to get "
             "it by. Use a rule that goes by scores alone, such as 'auto', 'mean' or 'importance'."
         )
+
+
+def _own(visits: Visits, ranks: Ranks) -> Visits:
+    """Those of the keys whose scores this rank keeps."""
+    mine = owned(visits.hashes, ranks)
+    return Visits(visits.hashes[mine], {name: v[mine] for name, v in visits.values.items()})
 
 
 def _without(hashes: Hashes, labels: LabelArray, visited: Hashes) -> tuple[Hashes, LabelArray]:

@@ -33,9 +33,9 @@ class Visits(NamedTuple):
         hashes = self.hashes[order]
         first = np.ones(len(hashes), np.bool_)
         first[1:] = hashes[1:] != hashes[:-1]
+        if first.all():
+            return Visits(hashes, {name: column[order] for name, column in self.values.items()})
         starts = np.flatnonzero(first)
-        if not len(starts):
-            return self
         largest = {
             name: np.fmax.reduceat(column[order], starts) for name, column in self.values.items()
         }

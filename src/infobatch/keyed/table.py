@@ -25,7 +25,7 @@ from infobatch.plan.draw import DROPPED
 from infobatch.plan.strata import LabelArray
 
 NUMBER, DECODED = 0, 1  # what the words of the file "current" mean
-_PER_BUCKET = 8  # hashes in a bucket of the directory, about
+_PER_BUCKET = 4  # hashes in a bucket of the directory, about: mostly one cache line
 _HEADER = 3  # words: the number of the keys' file, the number of keys, the bits of the directory
 
 
@@ -114,17 +114,24 @@ def rows_of(hashes: Hashes, known: Hashes) -> npt.NDArray[np.intp]:
     return rows
 
 
-def _directory(hashes: Hashes, bits: int) -> npt.NDArray[np.uint64]:
+def _directory(hashes: Hashes, bits: int) -> npt.NDArray[np.unsignedinteger]:
     """Where the hashes with each value of their highest bits begin, and the end."""
+    rows = _row_type(len(hashes))
     if not bits:
-        return np.array([0, len(hashes)], np.uint64)
+        return np.array([0, len(hashes)], rows)
     firsts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
-    return np.append(hashes.searchsorted(firsts), len(hashes)).astype(np.uint64)
+    return np.append(hashes.searchsorted(firsts), len(hashes)).astype(rows)
 
 
-def _split(keys: mmap.mmap, count: int, bits: int) -> tuple[Hashes, npt.NDArray[np.uint64]]:
-    words = np.frombuffer(keys, np.uint64, count + (1 << bits) + 1)
-    return words[:count], words[count:]
+def _split(
+    keys: mmap.mmap, count: int, bits: int
+) -> tuple[Hashes, npt.NDArray[np.unsignedinteger]]:
+    hashes = np.frombuffer(keys, np.uint64, count)
+    return hashes, np.frombuffer(keys, _row_type(count), (1 << bits) + 1, 8 * count)
+
+
+def _row_type(count: int) -> type[np.unsignedinteger]:
+    return np.uint32 if count < 1 << 32 else np.uint64
 
 
 def _mapped(path: Path) -> mmap.mmap:

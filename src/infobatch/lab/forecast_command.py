@@ -21,7 +21,7 @@ from infobatch.lab.stats.runs import FULL, label_of
 from infobatch.memory.export import read_table
 from infobatch.memory.memory import SCORE
 from infobatch.plan import FloatArray
-from infobatch.policies.gradient import realised_noise
+from infobatch.policies.gradient import realised_noise, sizing_of
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
@@ -104,11 +104,12 @@ def snapshot(path: Path, arms: list[Arm]) -> str:
 
 def _one_epoch(arm: Arm, columns: dict[str, FloatArray]) -> RuleForecast:
     scores = columns[SCORE]
-    planner = Planner.of(len(scores), _EPOCHS, arm.options)
+    planner = Planner.of(len(scores), _EPOCHS, arm.options).silent()
     memory = planner.new_memory(Ranks())
     memory.restore(columns)
     plan = planner.draw(memory, Ranks(), (), epoch=_EPOCHS // 2, seed=0)
-    noise = None if plan.biased else realised_noise(sums_of(plan, scores, planner.gradient))
+    sizes = sums_of(plan, scores, sizing_of(planner.policy))
+    noise = None if plan.biased else realised_noise(sizes)
     kept = len(plan)
     epoch = EpochPasses(0, len(scores), kept, kept, 0, (), plan.added_noise, realised_noise=noise)
     return RuleForecast((epoch,), to_come=0, num_epochs=1)

@@ -13,6 +13,7 @@ FloatArray = npt.NDArray[np.float32]
 LabelArray = npt.NDArray[np.uint8]
 
 MAX_STRATA = 254
+_BLOCK = 1 << 17  # samples compared at a time: no mask of all of them, and few calls per sample
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,10 @@ class Strata:
         # The number of thresholds above a score counts the bands from the top: label 1 is the
         # highest band. Adding booleans is faster than assigning under masks.
         labels = np.zeros(len(scores), np.uint8)
-        for threshold in thresholds:
-            labels += (scores < np.float32(threshold)).view(np.uint8)
+        for start in range(0, len(scores), _BLOCK):
+            block = scores[start : start + _BLOCK]
+            for threshold in thresholds:
+                labels[start : start + _BLOCK] += (block < np.float32(threshold)).view(np.uint8)
         reported = tuple(threshold for threshold in thresholds if np.isfinite(threshold))
         keep = tuple(1 - ratio for _, ratio in reversed(bands))
         return cls(labels, keep, thresholds=reported)

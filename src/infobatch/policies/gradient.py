@@ -68,8 +68,8 @@ def gradient_size(scores: FloatArray, gradient: Sizing) -> FloatArray:
     if isinstance(gradient, Smoothed):
         lowest, excess, sizes = _smoothed_sizes(gradient)
         above = np.maximum(scores - np.float32(lowest), np.float32(0))
-        smoothed: FloatArray = np.interp(above, excess, sizes).astype(np.float32)
-        return smoothed
+        interpolated: FloatArray = np.interp(above, excess, sizes).astype(np.float32)
+        return interpolated
     known = np.maximum(scores, np.float32(0))  # a negative loss cannot be interpreted this way
     if gradient == "cross_entropy":
         # 1 − exp(−x) = 2 t / (1 + t) with t = tanh(x / 2); numpy's expm1 takes much longer.

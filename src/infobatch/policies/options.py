@@ -216,8 +216,10 @@ class Arguments(TypedDict, total=False):
     rank: int | None
     world_size: int | None
     process_group: dist.ProcessGroup | None
+    model_group: dist.ProcessGroup | None
     sharded: bool
     global_order: bool | None
+    meeting_timeout: float
 
 
 def costs_of(dataset: Any, cost: Callable[[Any], float]) -> FloatArray:

@@ -86,12 +86,12 @@ class Planner:
         cost = check_rows("cost", options.cost, num_samples, positive=True)
         scores = read_scores(options.initial_scores, num_samples)
         shadows = {
-            name: cls.of(num_samples, num_epochs, others)._silent()
+            name: cls.of(num_samples, num_epochs, others).silent()
             for name, others in options.shadows.items()
         }
         return cls(num_samples, num_epochs, options, cost, labels, scores, shadows)
 
-    def _silent(self) -> Planner:
+    def silent(self) -> Planner:
         """This planner without the warnings about what it would do to a training."""
         self._warned.update(("bias", "sizes"))
         return self
@@ -144,11 +144,6 @@ class Planner:
         channels = [channel_of(track) for track in self.tracks]
         channels += [channel for shadow in self.shadows.values() for channel in shadow.channels]
         return tuple(dict.fromkeys(channel for channel in channels if channel is not None))
-
-    @property
-    def gradient(self) -> Sizing:
-        """How the size of a gradient follows from a score; as for cross-entropies if the rule has no view."""
-        return sizing_of(self.policy)
 
     def prunes(self, epoch: int) -> bool:
         """Whether an epoch may prune: after the warm-up, before ``delta * num_epochs``."""
@@ -281,11 +276,26 @@ class Planner:
             seed=seed,
         )
 
+    @property
+    def _goes_by_sizes(self) -> bool:
+        return any(channel_of(track) == GRADIENT for track in tracks_of(self.policy))
+
+    def measured_by(self, known: FloatArray, channels: Sequence[str]) -> tuple[int, Sizing]:
+        """The row of what samples have reported that gives the sizes of their gradients, and how.
+
+        ``known`` has their scores in its first row, and what ``channels`` names in the others.
+        """
+        if GRADIENT in channels and (self._goes_by_sizes or self.policy.gradient is None):
+            row = 1 + channels.index(GRADIENT)
+            if np.isfinite(known[row]).any():
+                return row, "score"
+        return 0, sizing_of(self.policy)
+
     def _sizes(
         self, columns: Mapping[str, FloatArray], count: int, add_up: Sum
     ) -> FloatArray | None:
         """The reported sizes of the gradients, if the rule goes by them and a rank has any."""
-        if not any(channel_of(track) == GRADIENT for track in tracks_of(self.policy)):
+        if not self._goes_by_sizes:
             return None
         sizes = columns.get(GRADIENT)
         if not add_up(np.array([float(sizes is not None)]))[0]:
@@ -299,7 +309,7 @@ class Planner:
             strata = scale_to(strata, samples, samples.target)
         if options.protect_classes is not None:
             strata = protect_classes(strata, samples, options.protect_classes)
-        squares = squares_by_stratum(strata, samples, self.gradient)
+        squares = squares_by_stratum(strata, samples, sizing_of(self.policy))
         if options.max_noise is not None:
             strata = limit_noise(strata, squares, options.max_noise)
         return strata, added_noise(strata, squares)

@@ -105,7 +105,7 @@ def cross_entropy(
         )
         result = PerSample(losses, scores)
         if logits.dim() > 2 or weight is not None or label_smoothing:
-            result = with_sizes(losses, scores, sizes_of_counted(counted))
+            result = with_sizes(losses, scores, lambda: sizes_of_counted(counted))
     if score == "loss":
         return result
     squares = squared_norms(logits, targets, weight=weight, label_smoothing=label_smoothing)
@@ -137,9 +137,12 @@ def _soft_cross_entropy(
         label_smoothing=label_smoothing,
         reduction="none",
     )
-    squares = squared_norms(logits, targets, weight=weight, label_smoothing=label_smoothing)
     means = by_sample(losses).mean(1)
-    return with_sizes(means, means.detach(), squares.sum(1))
+
+    def squares() -> torch.Tensor:
+        return squared_norms(logits, targets, weight=weight, label_smoothing=label_smoothing).sum(1)
+
+    return with_sizes(means, means.detach(), squares)
 
 
 def binary_cross_entropy(
@@ -178,13 +181,15 @@ def binary_cross_entropy(
     losses = functional.binary_cross_entropy_with_logits(
         logits, targets, weight=weight, pos_weight=pos_weight, reduction="none"
     )
-    p = logits.detach().sigmoid()
-    missing = (1 - p) * targets
-    slopes = p * (1 - targets) - (missing if pos_weight is None else missing * pos_weight)
-    if weight is not None:
-        slopes = slopes * weight
     means = by_sample(losses).mean(1)
-    return with_sizes(means, means.detach(), by_sample(slopes).square().sum(1))
+
+    def squares() -> torch.Tensor:
+        p = logits.sigmoid()
+        missing = (1 - p) * targets
+        slopes = p * (1 - targets) - (missing if pos_weight is None else missing * pos_weight)
+        return by_sample(slopes if weight is None else slopes * weight).square().sum(1)
+
+    return with_sizes(means, means.detach(), squares)
 
 
 def focal(
@@ -224,9 +229,7 @@ def focal(
     if isinstance(targets, torch.Tensor) and targets.is_floating_point():
         remedy = "Multi-hot targets have the shape of the logits; class indices are integers."
         check_shape(call, "targets", targets, tuple(logits.shape), remedy)
-        values, slopes = _sigmoid_focal(logits, targets, gamma, alpha)
-        means = by_sample(values).mean(1)
-        return with_sizes(means, means.detach(), by_sample(slopes).square().sum(1))
+        return _sigmoid_focal(logits, targets, gamma, alpha)
     check_tensor(call, "logits", logits, "(B, C)", least_dims=2)
     remedy = "Pass class indices of that shape, or multi-hot floats in the shape of the logits."
     check_shape(call, "targets", targets, (logits.shape[0], *logits.shape[2:]), remedy)
@@ -234,7 +237,7 @@ def focal(
     losses = functional.cross_entropy(
         at_least_float32(logits), targets, ignore_index=ignore_index, reduction="none"
     )
-    slopes = _focal_slopes(losses.detach(), gamma)
+    plain = losses.detach()
     losses = losses * _fading(losses, gamma)
     counts = targets != ignore_index
     if isinstance(alpha, torch.Tensor) and alpha.dim():
@@ -242,9 +245,14 @@ def focal(
         assert factors is not None
         alpha = factors[torch.where(counts, targets, 0)]
     if alpha is not None:
-        losses, slopes = losses * alpha, slopes * alpha
+        losses = losses * alpha
     sums, number = by_sample(losses).sum(1), by_sample(counts).sum(1)
-    squares = torch.where(number > 0, by_sample(slopes).square().sum(1), torch.nan)
+
+    def squares() -> torch.Tensor:
+        slopes = _focal_slopes(plain, gamma)
+        slopes = by_sample(slopes if alpha is None else slopes * alpha)
+        return torch.where(number > 0, slopes.square().sum(1), torch.nan)
+
     return with_sizes(shares(sums, number.sum()), own_means(sums, number), squares)
 
 
@@ -257,25 +265,30 @@ def _focal_slopes(cross_entropies: torch.Tensor, gamma: float) -> torch.Tensor:
 
 def _sigmoid_focal(
     logits: torch.Tensor, targets: torch.Tensor, gamma: float, alpha: torch.Tensor | float | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each output's loss, and its slope with respect to the logit."""
+) -> PerSample:
+    """The focal loss of outputs with a sigmoid each."""
     logits = at_least_float32(logits)
     targets = targets.to(logits.dtype)
     losses = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
     p = torch.sigmoid(logits)
     missed = p * (1 - targets) + (1 - p) * targets
-    with torch.no_grad():
-        fading = gamma * _power(missed, gamma - 1) if gamma else torch.zeros_like(missed)
-        slopes = (p - targets) * _power(missed, gamma) + losses * fading * (1 - 2 * targets) * p * (
-            1 - p
-        )
+    plain = losses.detach()
     losses = losses * _power(missed, gamma)
-    if alpha is None:
-        return losses, slopes
-    if isinstance(alpha, torch.Tensor):
-        alpha = send(alpha, logits.device, logits.dtype)
-    factors = alpha * targets + (1 - alpha) * (1 - targets)
-    return losses * factors, slopes * factors
+    factors: torch.Tensor | None = None
+    if alpha is not None:
+        if isinstance(alpha, torch.Tensor):
+            alpha = send(alpha, logits.device, logits.dtype)
+        factors = alpha * targets + (1 - alpha) * (1 - targets)
+        losses = losses * factors
+
+    def squares() -> torch.Tensor:
+        fading = gamma * _power(missed, gamma - 1) if gamma else torch.zeros_like(missed)
+        falling = plain * fading * (1 - 2 * targets) * p * (1 - p)
+        slopes = (p - targets) * _power(missed, gamma) + falling
+        return by_sample(slopes if factors is None else slopes * factors).square().sum(1)
+
+    means = by_sample(losses).mean(1)
+    return with_sizes(means, means.detach(), squares)
 
 
 def _fading(losses: torch.Tensor, gamma: float) -> torch.Tensor:

@@ -70,5 +70,6 @@ def contrastive(
     by_image = functional.cross_entropy(logits, pairs, reduction="none")
     by_text = functional.cross_entropy(logits.T, pairs, reduction="none")
     losses = (by_image + by_text) / 2
-    squares = missing_squares(by_image) + missing_squares(by_text)
-    return with_sizes(losses, losses.detach(), squares)
+    return with_sizes(
+        losses, losses.detach(), lambda: missing_squares(by_image) + missing_squares(by_text)
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -75,7 +76,7 @@ def detection(
         weighted.append(factor * at_least_float32(part))
     losses = torch.stack(weighted).sum(0)
     # What a detector returns is not known here, but no smooth loss is steeper than its root allows.
-    squares = losses.detach().clamp_min(0)
+    squares = partial(losses.clamp_min, 0)
     if counts is None:
         return with_sizes(losses, losses.detach(), squares)
     check_shape(call, "counts", counts, tuple(losses.shape), "Pass one number per image.")

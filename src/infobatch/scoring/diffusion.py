@@ -67,17 +67,20 @@ def diffusion(
     prediction = at_least_float32(prediction)
     errors = by_sample((prediction - target.to(prediction.dtype)).square()).mean(1)
     losses = errors
-    squares = errors.detach()
     if weights is not None:
         check_shape(call, "weights", weights, (size,), "Pass one weight per sample.")
         weights = send(weights.detach(), errors.device, errors.dtype)
-        losses, squares = errors * weights, squares * weights.square()
+        losses = errors * weights
     if timestep_means is None:
-        return with_sizes(losses, losses.detach(), squares)
+        return with_sizes(
+            losses,
+            losses.detach(),
+            lambda: errors if weights is None else errors * weights.square(),
+        )
     # The weights depend only on the timestep and would cancel, so the plain errors are compared.
     scores = timestep_means.relative(errors.detach(), timesteps)
     timestep_means.update(errors.detach(), timesteps)
-    return with_sizes(losses, scores, scores)
+    return with_sizes(losses, scores, lambda: scores)
 
 
 def diffusion_target(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch.nn import functional
 
@@ -117,18 +120,22 @@ def causal_lm(
         counts = functional.pad(counts[:, 1:], (1, 0))
     if boundaries is None:
         sums, number = losses.sum(1), counts.sum(1)
-        squares = missing_squares(losses).sum(1)
+        by_sample: Callable[[torch.Tensor], torch.Tensor] = partial(torch.sum, dim=1)
     else:
-        sums, number, squares = _by_sequence(call, losses, counts, boundaries, shift)
+        losses, by_sample, number = _by_sequence(call, losses, counts, boundaries, shift)
+        sums = by_sample(losses)
     divisor = number.sum() if num_items is None else num_items
-    squares = torch.where(number > 0, squares, torch.nan)
+
+    def squares() -> torch.Tensor:
+        return torch.where(number > 0, by_sample(missing_squares(losses)), torch.nan)
+
     return with_sizes(shares(sums, divisor), own_means(sums, number), squares)
 
 
 def _by_sequence(
     call: str, losses: torch.Tensor, counts: torch.Tensor, boundaries: torch.Tensor, shift: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sums, counts and ‖gradient‖² of the sequences between the boundaries."""
+) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor], torch.Tensor]:
+    """The tokens' losses, a sum over the tokens of each sequence, and how many count in each."""
     tokens = losses.numel()
     if not isinstance(boundaries, torch.Tensor) or boundaries.dim() != 1 or len(boundaries) < 2:
         got = getattr(boundaries, "shape", type(boundaries).__name__)
@@ -153,9 +160,11 @@ def _by_sequence(
         inside = places != boundaries[owner]
         flat, counted = flat * inside, counted & inside
     number = len(boundaries) - 1
-    sums = flat.new_zeros(number).index_add(0, owner, flat)
-    squares = sums.new_zeros(number).index_add(0, owner, missing_squares(flat))
-    return sums, owner.new_zeros(number).index_add(0, owner, counted.long()), squares
+
+    def by_sequence(values: torch.Tensor) -> torch.Tensor:
+        return values.new_zeros(number).index_add(0, owner, values)
+
+    return flat, by_sequence, by_sequence(counted.long())
 
 
 def sequence_boundaries(position_ids: torch.Tensor) -> torch.Tensor:

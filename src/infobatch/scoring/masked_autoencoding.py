@@ -54,5 +54,8 @@ def masked_autoencoding(
     errors = (predictions - patches).square().mean(-1)
     hidden = mask.to(errors.dtype)
     sums, counts = (errors * hidden).sum(1), hidden.sum(1)
-    squares = torch.where(counts > 0, sums.detach(), torch.nan)
-    return with_sizes(shares(sums, counts.sum()), own_means(sums, counts), squares)
+    return with_sizes(
+        shares(sums, counts.sum()),
+        own_means(sums, counts),
+        lambda: torch.where(counts > 0, sums, torch.nan),
+    )

@@ -93,8 +93,10 @@ def mixed_cross_entropy(
         0, partners, torch.arange(size, device=logits.device)
     )
     losses = own_share * losses[:, 0] + (other_share * losses[:, 1])[home]
-    squares = _squared_norms(log_p.detach(), labels, label_smoothing)
-    squares = own_share**2 * squares[:, 0] + (other_share**2 * squares[:, 1])[home]
+
+    def squares() -> torch.Tensor:
+        by_part = _squared_norms(log_p.detach(), labels, label_smoothing)
+        return own_share**2 * by_part[:, 0] + (other_share**2 * by_part[:, 1])[home]
 
     # The mixed label at the two classes, and which sample accounts for the missing probability.
     mixed = torch.stack([own_share, other_share], 1)

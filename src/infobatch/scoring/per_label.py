@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from infobatch.per_sample import Sizes
 from infobatch.scoring.checks import check_indices, check_shape
 from infobatch.scoring.logit_gradients import squared_norms
 from infobatch.scoring.reduction import at_least_float32, by_sample, missing_squares
@@ -19,7 +20,7 @@ class Counted(NamedTuple):
     sums: torch.Tensor
     counts: torch.Tensor
     divisors: torch.Tensor
-    squares: torch.Tensor
+    squares: Sizes
 
 
 def add_up_cross_entropy(
@@ -51,20 +52,23 @@ def add_up_cross_entropy(
     if weight is not None:
         weights = weight[torch.where(counts, by_sample(targets), 0)] * counts
     divisors = number if weights is None else weights.sum(1)
-    if label_smoothing or logits.dim() == 2:
-        exact = squared_norms(logits, targets, weight=weight, label_smoothing=label_smoothing)
-        squares = torch.where(counts, exact, 0).sum(1)
-    elif weights is None:
-        squares = missing_squares(losses).sum(1)
-    else:  # a second softmax over many pixels would cost more than the difference is worth
+
+    def squares() -> torch.Tensor:
+        if label_smoothing or logits.dim() == 2:
+            exact = squared_norms(logits, targets, weight=weight, label_smoothing=label_smoothing)
+            return torch.where(counts, exact, 0).sum(1)
+        if weights is None:
+            return missing_squares(losses).sum(1)
+        # A second softmax over many pixels would cost more than the difference is worth.
         plain = losses / torch.where(weights > 0, weights, 1)
-        squares = (weights.square() * missing_squares(plain)).sum(1)
+        return (weights.square() * missing_squares(plain)).sum(1)
+
     return Counted(sums, number, divisors, squares)
 
 
 def sizes_of_counted(counted: Counted) -> torch.Tensor:
     """The squares of the samples' gradients; NaN ("keeps its old size") where no label counts."""
-    return torch.where(counted.counts > 0, counted.squares, torch.nan)
+    return torch.where(counted.counts > 0, counted.squares(), torch.nan)
 
 
 def check_class_weight(

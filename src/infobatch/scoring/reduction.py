@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from infobatch.per_sample import GRADIENT, PerSample
+from infobatch.per_sample import Measured, PerSample, Sizes
 from infobatch.transfer import send
 
 
@@ -30,9 +30,9 @@ def plain(losses: torch.Tensor) -> PerSample:
     return PerSample(losses, losses.detach())
 
 
-def with_sizes(losses: torch.Tensor, scores: torch.Tensor, squares: torch.Tensor) -> PerSample:
-    """The losses and scores with the sizes of the gradients, given as their squares."""
-    return PerSample(losses, scores, {GRADIENT: squares.detach().sqrt()})
+def with_sizes(losses: torch.Tensor, scores: torch.Tensor, squares: Sizes) -> PerSample:
+    """The losses and scores with the sizes of the gradients, whose squares are computed if needed."""
+    return PerSample(losses, scores, Measured(lambda: squares().detach().sqrt()))
 
 
 def missing_squares(losses: torch.Tensor) -> torch.Tensor:

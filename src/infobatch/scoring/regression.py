@@ -9,11 +9,12 @@ changes the score but not the loss.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch.nn import functional
 
-from infobatch.per_sample import PerSample
+from infobatch.per_sample import PerSample, Sizes
 from infobatch.scoring.checks import check_range, check_shape, check_tensor
 from infobatch.scoring.reduction import at_least_float32, by_sample, with_sizes
 from infobatch.transfer import send
@@ -41,7 +42,7 @@ def mse(predictions: torch.Tensor, targets: torch.Tensor, *, scale: Scale = None
     """
     predictions, targets = _pair("mse()", predictions, targets)
     errors = predictions - targets
-    return _averaged("mse()", errors.square(), errors, scale, degree=2)
+    return _averaged("mse()", errors.square(), lambda: errors, scale, degree=2)
 
 
 def huber(
@@ -70,7 +71,8 @@ def huber(
     """
     predictions, targets = _pair("huber()", predictions, targets)
     losses = functional.huber_loss(predictions, targets, delta=delta, reduction="none")
-    slopes = (predictions - targets).detach().clamp(-delta, delta)
+    errors = predictions.detach() - targets
+    slopes = partial(errors.clamp, -delta, delta)
     return _averaged("huber()", losses, slopes, scale, degree=2)
 
 
@@ -100,12 +102,12 @@ def quantile(
     tensor([0.9000, 0.1000])
     """
     call = "quantile()"
+    rising: torch.Tensor | float
     if isinstance(q, int | float):
         predictions, targets = _pair(call, predictions, targets)
         errors = targets - predictions
-        level = check_range(call, "q", q, 0.0, 1.0)
-        losses = torch.maximum(level * errors, (level - 1) * errors)
-        slopes = torch.where(errors > 0, level, level - 1)
+        rising = check_range(call, "q", q, 0.0, 1.0)
+        losses = torch.maximum(rising * errors, (rising - 1) * errors)
     else:
         check_tensor(call, "predictions", predictions, "(B, …, number of quantiles)", least_dims=2)
         levels = [check_range(call, "q", level, 0.0, 1.0) for level in q]
@@ -117,10 +119,11 @@ def quantile(
         predictions = at_least_float32(predictions)
         targets = send(targets, predictions.device, predictions.dtype)
         errors = targets.unsqueeze(-1) - predictions
-        level_row = send(torch.tensor(levels, dtype=errors.dtype), errors.device)
-        losses = torch.maximum(level_row * errors, (level_row - 1) * errors).mean(-1)
-        slopes = torch.where(errors > 0, level_row, level_row - 1)
-    return _averaged(call, losses, slopes, scale, degree=1)
+        rising = send(torch.tensor(levels, dtype=errors.dtype), errors.device)
+        losses = torch.maximum(rising * errors, (rising - 1) * errors).mean(-1)
+    return _averaged(
+        call, losses, lambda: torch.where(errors > 0, rising, rising - 1), scale, degree=1
+    )
 
 
 def _pair(
@@ -136,14 +139,17 @@ def _pair(
 
 
 def _averaged(
-    call: str, losses: torch.Tensor, slopes: torch.Tensor, scale: Scale, *, degree: int
+    call: str, losses: torch.Tensor, slopes: Sizes, scale: Scale, *, degree: int
 ) -> PerSample:
     """The mean over the outputs; for the score, each divided by ``scale`` to the loss's degree.
 
     ``slopes`` are the derivatives with respect to the predictions, up to a common factor.
     """
     means = by_sample(losses).mean(1)
-    squares = by_sample(slopes.detach()).square().mean(1)
+
+    def squares() -> torch.Tensor:
+        return by_sample(slopes()).square().mean(1)
+
     if scale is None:
         return with_sizes(means, means.detach(), squares)
     if isinstance(scale, torch.Tensor):

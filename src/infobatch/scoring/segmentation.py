@@ -51,7 +51,7 @@ def segmentation(
     """
     call = "segmentation()"
     heads = [("logits", logits, 1.0), *_check_auxiliary(call, auxiliary)]
-    losses, scores, squares = [], [], []
+    losses, scores, parts = [], [], []
     for name, head, factor in heads:
         check_tensor(call, name, head, "(B, C, H, W)", least_dims=4)
         places = (head.shape[0], *head.shape[2:])
@@ -66,8 +66,12 @@ def segmentation(
         )
         losses.append(factor * shares(counted.sums, counted.divisors.sum()))
         scores.append(factor * own_means(counted.sums, counted.counts))
-        squares.append(factor**2 * sizes_of_counted(counted))
-    return with_sizes(*(torch.stack(rows).sum(0) for rows in (losses, scores, squares)))
+        parts.append((factor, counted))
+
+    def squares() -> torch.Tensor:
+        return torch.stack([factor**2 * sizes_of_counted(part) for factor, part in parts]).sum(0)
+
+    return with_sizes(torch.stack(losses).sum(0), torch.stack(scores).sum(0), squares)
 
 
 def _check_auxiliary(

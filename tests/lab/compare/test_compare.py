@@ -17,7 +17,7 @@ from infobatch.lab.stats.rates import RateSummary
 
 ROOT = Path(__file__).parents[3]
 MY_TASK = ROOT / "examples" / "my_task.py"
-ARMS = ["full", "short", "random", "infobatch", "quantile", "noise:tau=0.2:delta=1.0"]
+ARMS = ["full", "short", "random", "infobatch", "quantile", "auto"]
 
 
 def infobatch(*arguments, check=True):
@@ -101,7 +101,7 @@ def names_in(value, of=""):
 
 # Objects whose names are the task's, the arms' or the packages'.
 OPEN = {
-    "options", "settings.options", "chosen_rates", "versions", "hardware", "extra_metrics",
+    "options", "settings.options", "chosen_rates", "versions", "hardware", "extra_metrics", "shadows",
 }  # fmt: skip
 
 

@@ -72,6 +72,9 @@ def over_tokens(
     gradients follow; without it the losses are plain cross-entropies, which show it.
     """
     sums, counts = (losses * counted).sum(1), counted.sum(1)
-    squares = missing_squares(losses) if missing is None else missing.square()
-    squares = torch.where(counts > 0, (squares * counted).sum(1), torch.nan)
+
+    def squares() -> torch.Tensor:
+        by_token = missing_squares(losses) if missing is None else missing.square()
+        return torch.where(counts > 0, (by_token * counted).sum(1), torch.nan)
+
     return with_sizes(shares(sums, counts.sum()), own_means(sums, counts), squares)

@@ -277,12 +277,6 @@ class Run:
         self._save()
         report(self._standing(epoch + 1, epoch_ended=True))
 
-    def _descend(self, step: Step) -> None:
-        step.loss.backward()  # type: ignore[no-untyped-call]
-        self.steps.after_backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
     def _take_off_shadows(self) -> None:
         """Take what following other arms took off the costs: training on all data does not need it."""
         if not self.shadows:
@@ -293,6 +287,12 @@ class Run:
         self.costs.overhead_seconds -= spent
         if self.costs.cpu_seconds is not None:  # one thread
             self.costs.cpu_seconds -= spent
+
+    def _descend(self, step: Step) -> None:
+        step.loss.backward()  # type: ignore[no-untyped-call]
+        self.steps.after_backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def _refresh(self) -> None:
         """Forward what the epoch left out, if the rule needs it: three forwards cost one pass."""
