@@ -24,6 +24,7 @@ import infobatch
 from document_examples import examples
 from infobatch import Indexed, Pruner, with_index
 from infobatch.integrations.transformers import InfoBatchConfig, InfoBatchMixin, InfoBatchTrainer
+from infobatch.integrations.transformers.losses import from_outputs
 from infobatch.integrations.transformers.support import check_interface
 from infobatch.per_sample import PerSample
 from infobatch.policies import KakurenboPrune
@@ -983,3 +984,27 @@ def test_other_versions_raise(package):
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert f"found {package} 0.9, expected {package}>=" in run.stderr
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_sizes_of_gradients_are_reported(smoothing):
+    """The labels' parts of the gradients, within √2 of the whole where the probabilities are far from the targets."""
+    torch.manual_seed(0)
+    logits = torch.randn(6, 5, 9, requires_grad=True)
+    labels = torch.randint(9, (6, 5))
+    labels[0] = -100
+    labels[1, 2:] = -100
+    samples = from_outputs(
+        {"logits": logits},
+        {"labels": labels},
+        problem_type=None,
+        shift=False,
+        label_smoothing=smoothing,
+    )
+    sizes = samples.extras["gradient"]
+    assert sizes.isnan().tolist() == [True] + [False] * 5
+    true = torch.stack(
+        [torch.autograd.grad(loss, logits, retain_graph=True)[0].norm() for loss in samples.losses]
+    )
+    factors = (sizes / true)[1:]
+    assert factors.max() / factors.min() < 1.42
