@@ -41,7 +41,7 @@ from infobatch.lab.run.settings import settings_of
 from infobatch.lab.run.training import Run
 from infobatch.lab.task import load_task
 from infobatch.plan import FloatArray
-from infobatch.policies.gradient import realised_noise
+from infobatch.policies.gradient import realised_noise, sizing_of
 from infobatch.policies.options import Options
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
@@ -147,7 +147,7 @@ def follow_every_visit(options: Options, losses: FloatArray) -> list[EpochPasses
     for epoch in range(epochs):
         visit = np.ascontiguousarray(losses[:, epoch])
         plan = planner.draw(memory, Ranks(), passes, epoch=epoch, seed=SEED)
-        noise = realised_noise(sums_of(plan, visit, planner.gradient))
+        noise = realised_noise(sums_of(plan, visit, sizing_of(planner.policy)))
         size = len(plan)
         passes.append(
             EpochPasses(

@@ -20,7 +20,7 @@ from statistics import fmean
 
 from infobatch.savings import FORWARD, EpochPasses
 
-ERROR = 0.09  # root mean square of forecast − measured saving, see docs/results/forecast.md
+ERROR = 0.1  # root mean square of forecast − measured saving, see docs/results/forecast.md
 TOLERANCE = 0.05  # the most that a forecast may still move, if the trend goes on
 FEW_EPOCHS = 5  # with so few, the number of steps matters more than noise, see the same page
 _FEWEST = 4  # pruned epochs that show a trend
@@ -138,7 +138,7 @@ class Forecast:
     rule  left out  promised noise  realised noise  saving
     auto     40.0%            0.20            0.20     28%
     Use policy="auto": it would save about 28% of the sample passes at equal quality
-    (± 9 points, and rather less than more).
+    (± 10 points, and rather less than more).
     """
 
     rules: Mapping[str, RuleForecast]
