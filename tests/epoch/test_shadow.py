@@ -175,10 +175,8 @@ def test_the_state_of_a_distributed_checkpoint():
     saved = Checkpointable(full).state_dict()
     fresh = infobatch.Pruner(SIZE, EPOCHS, policy="none", shadow=("auto", "mean"))
     empty = Checkpointable(fresh).state_dict()
-    sizes = {name: column.shape for name, column in empty["shadows"]["auto"]["columns"].items()}
-    assert sizes == {
-        name: column.shape for name, column in saved["shadows"]["auto"]["columns"].items()
-    }
+    sizes = {name: column.shape for name, column in empty["shadows"]["auto"].items()}
+    assert sizes == {name: column.shape for name, column in saved["shadows"]["auto"].items()}
     Checkpointable(fresh).load_state_dict(saved)
     for name, rule in full.forecast().rules.items():
         assert recorded(fresh.forecast().rules[name].epochs) == recorded(rule.epochs)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
+from infobatch.distributed import Checkpointable
 from numbered import Numbered, loss_of, run_epoch
 
 EPOCHS, SIZE, BATCH = 6, 70, 8
@@ -252,3 +253,24 @@ def test_a_counter_that_begins_anew_after_a_resume(at_the_end, broken_off):
         assert other.epoch == epoch
         assert run_epoch(other, loader, epoch)
     assert [e.epoch for e in other.savings.epochs] == list(range(6))
+
+
+def test_sizes_of_gradients_survive_a_distributed_checkpoint():
+    """Their column is there only once sizes are reported, while names in such a checkpoint are fixed."""
+
+    def trained():
+        pruner = infobatch.Pruner(40, 4, policy="auto")
+        losses = torch.linspace(0.1, 2, 40)
+        sample = infobatch.PerSample(losses, losses, {"gradient": losses.square()})
+        pruner.update(sample, index=torch.arange(40))
+        pruner.set_epoch(1)
+        return pruner
+
+    saved, fresh = trained(), infobatch.Pruner(40, 4, policy="auto")
+    state, empty = (Checkpointable(pruner).state_dict() for pruner in (saved, fresh))
+    assert state["columns"].keys() == empty["columns"].keys()
+    Checkpointable(fresh).load_state_dict(state)
+    assert torch.equal(fresh.plan.order, saved.plan.order)
+    again = infobatch.Pruner(40, 4, policy="auto")
+    Checkpointable(again).load_state_dict(empty)
+    assert "gradient" not in again.state_dict()["columns"]

@@ -13,7 +13,9 @@ def on_ranks(world_size, work, *, sharded=False, **options):
 
     def one(rank):
         pruner = infobatch.KeyedPruner(**options, sharded=sharded, rank=rank, world_size=world_size)
-        ranks = Ranks(rank, world_size, sharded, False, Threads(world_size, None, rank, exchange))
+        ranks = Ranks(
+            rank, world_size, sharded, False, Threads(world_size, rank=rank, exchange=exchange)
+        )
         pruner._ranks = lambda: ranks
         try:
             return work(pruner, rank)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from infobatch.distributed.ranks import Ranks
+from infobatch.per_sample import GRADIENT
 
 
 class Checkpointable:
@@ -41,10 +42,13 @@ class Checkpointable:
         pruner = getattr(self._train_data, "pruner", self._train_data)
         extras = {name: state["extras"].get(name, torch.empty(0)) for name in pruner._channels}
         tensors = {
-            "columns": state["columns"],
+            "columns": _with_sizes(state["columns"], pruner),
             "losses": _padded(state["losses"], rows),
             "extras": {name: _padded(values, rows) for name, values in extras.items()},
-            "shadows": {name: shadow["columns"] for name, shadow in state["shadows"].items()},
+            "shadows": {
+                name: _with_sizes(shadow["columns"], pruner)
+                for name, shadow in state["shadows"].items()
+            },
         }
         of_rank = torch.tensor([count, state.pop("plan_check")])
         shards = of_rank.unsqueeze(0)
@@ -86,14 +90,17 @@ class Checkpointable:
         self._train_data.load_state_dict(
             {
                 **state,
-                "columns": tensors["columns"],
+                "columns": _without_unknown(tensors["columns"]),
                 "losses": tensors["losses"][:count],
                 "extras": extras,
                 "shard": list(ranks.shard),
                 "plan_check": plan_check,
                 "history": json.loads(state["history"]),
                 "shadows": {
-                    name: {"columns": tensors["shadows"][name], "history": history}
+                    name: {
+                        "columns": _without_unknown(tensors["shadows"][name]),
+                        "history": history,
+                    }
                     for name, history in histories
                 },
             }
@@ -200,6 +207,21 @@ def _as_bytes(rows: torch.Tensor) -> torch.Tensor:
     """The same rows in bytes, which every backend can exchange."""
     width = math.prod(rows.shape[1:])
     return rows.contiguous().view(len(rows), width).view(torch.uint8)
+
+
+def _with_sizes(columns: Mapping[str, torch.Tensor], pruner: Any) -> dict[str, torch.Tensor]:
+    """The columns with that of the sizes of gradients, which is there only once sizes are reported."""
+    if GRADIENT not in pruner._channels:
+        return dict(columns)
+    return {GRADIENT: torch.full_like(columns["score"], math.nan), **columns}
+
+
+def _without_unknown(columns: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The columns without that of the sizes of gradients, if none was reported."""
+    known = dict(columns)
+    if GRADIENT in known and bool(known[GRADIENT].isnan().all()):
+        del known[GRADIENT]
+    return known
 
 
 def _padded(values: torch.Tensor, size: int) -> torch.Tensor:
