@@ -40,7 +40,7 @@ PAIRS = (
     ("3.12", NEWEST),
     ("3.13", NEWEST),
 )
-TESTS = ["plan", "epoch", "memory", "policies", "distributed", "accelerators"]
+TESTS = ["plan", "epoch", "memory", "policies", "distributed"]
 TESTS += [f"test_{name}.py" for name in ("reference", "pitfalls", "savings", "schedule", "errors")]
 NEEDED = ["pytest", "hypothesis", "scipy", "pyarrow", "datasets"]
 INSTALL_SECONDS = 1800

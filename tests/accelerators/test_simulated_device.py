@@ -169,3 +169,11 @@ def test_training_gives_the_same_bits_as_on_the_cpu():
 def test_nobody_takes_it_for_a_gpu():
     """Registered once, it stays for the rest of the process, whose other tests run on the CPU."""
     assert not torch.accelerator.is_available()
+    assert torch.accelerator.current_accelerator() is None
+    assert torch.accelerator.device_count() == 0
+    torch.distributed.init_process_group(store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        torch.distributed.all_reduce(torch.ones(1))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert not torch.ones(1).is_pinned()

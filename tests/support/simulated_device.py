@@ -332,7 +332,14 @@ class _Module:
         """Do nothing: random numbers come from the host's generator."""
 
 
+# Registered, it stays for the rest of the process. Whoever asks which accelerator to use, such as
+# init_process_group(), gets the same answer as before.
+_found = torch._C._get_accelerator()
 getattr(backend_registration, _SETUP)(rename=NAME, backend_module=_Module())
+torch._C._get_accelerator = lambda check=None: _found
+torch.accelerator.current_accelerator = lambda check_available=False: (
+    None if _found.type == "cpu" else _found
+)
 DEVICE = torch.device(NAME, 0)
 
 _library = torch.library.Library("aten", "IMPL")
