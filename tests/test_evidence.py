@@ -139,7 +139,7 @@ def test_savings_of_every_arm_from_its_lengths_together_and_at_all_datas_quality
     assert noise.left_out == pytest.approx(0.466, abs=0.001)
     assert noise.reach_text == noise.reach.text, "its curve gets there"
     assert noise.cost == pytest.approx((1 - noise.reach.estimate) * 40 * 100_000)
-    assert rows["random"].reach_text == "not reached"
+    assert rows["random"].reach_text == "not in 56 epochs"
     assert rows["quantile"].reach_text == "17% at −0.06 points", "not quite, but within the margin"
 
 

@@ -29,6 +29,7 @@ from tables import (
     savings_table,
     seconds_table,
     table,
+    typed,
 )
 
 from infobatch.lab.compare.results import Results
@@ -152,12 +153,25 @@ def study_page(study: Study) -> str:
         *table(results, every_length=study.has_curve, paper=study.paper),
         "",
         *subsets,
-        how_it_was_made(results) + in_common(study),
+        how_it_was_made(results) + not_yet(study, results) + in_common(study),
         "",
         f"Repeat it: `{results.settings.command}`. Raw data: `benchmarks/results/{study.name}/results.json`, in "
         "[this format](../results-schema.md).",
     ]
     return "\n".join(lines) + "\n"
+
+
+def not_yet(study: Study, results: Results) -> str:
+    """Which arms and lengths of a study have no runs yet; empty if all have."""
+    made = {(row.arm, row.length) for row in results.summaries}
+    missing: dict[str, list[str]] = {}
+    for arm, length in study.cells:
+        if (arm, length) not in made:
+            missing.setdefault(arm, []).append(f"{length:g}")
+    if not missing:
+        return ""
+    arms = "; ".join(f"`{typed(arm)}` at {', '.join(lengths)}" for arm, lengths in missing.items())
+    return f" Stated, but not trained yet (length): {arms}."
 
 
 def in_common(study: Study) -> str:

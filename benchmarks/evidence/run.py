@@ -134,11 +134,7 @@ def finished(study: Study) -> int:
 
 
 def wanted(study: Study) -> int:
-    count = len(parse_arms(study.arms)) * len(parse_lengths(study.lengths))
-    if study.controls:
-        controls = len(parse_arms(f"{study.arms},{study.controls}")) - len(parse_arms(study.arms))
-        count += controls * len(parse_lengths(study.control_lengths))
-    return count * study.seeds
+    return len(study.cells) * study.seeds
 
 
 if __name__ == "__main__":

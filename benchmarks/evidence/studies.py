@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from infobatch.coresets import METHODS
+from infobatch.lab.commands import parse_lengths
 
 LENGTHS = "0.4,0.6,0.8,1"
 LONGER = f"{LENGTHS},1.4"  # of pruned arms: do they reach full data's quality, and at what cost?
@@ -53,6 +55,14 @@ class Study:
     def has_curve(self) -> bool:
         """Whether savings at equal quality can be read off it."""
         return "," in self.lengths
+
+    @property
+    def cells(self) -> list[tuple[str, float]]:
+        """Every arm at every length that it is trained for."""
+        cells = list(product(self.arms.split(","), parse_lengths(self.lengths)))
+        if self.controls:
+            cells += product(self.controls.split(","), parse_lengths(self.control_lengths))
+        return cells
 
     def commands(self, out: str) -> list[list[str]]:
         """The arguments of ``infobatch``, of one command after the other for the same folder."""

@@ -137,7 +137,7 @@ class ArmSavings:
     pooled: Saving | None
     reach: Saving | None
     cost: float | None
-    nearest: str  # where it does not quite get there: how near, if that is within the margin
+    nearest: str  # where it does not get there: how near, or in how many epochs
 
     @property
     def has_interval(self) -> bool:
@@ -156,7 +156,7 @@ class ArmSavings:
             return "–"
         if self.reach.bound != "at most":
             return self.reach.text
-        return self.nearest or "not reached"
+        return self.nearest
 
 
 def arm_savings(results: Results) -> list[ArmSavings]:
@@ -177,19 +177,19 @@ def arm_savings(results: Results) -> list[ArmSavings]:
                 row.saving,
                 reach.saving,
                 reach.cost,
-                within_the_margin(row.arm, results),
+                nearest_to_all_data(row.arm, results),
             )
         )
     return rows
 
 
-def within_the_margin(arm: str, results: Results) -> str:
-    """What an arm saves at its longest training, and how it differs, if that is lossless; else empty."""
+def nearest_to_all_data(arm: str, results: Results) -> str:
+    """What an arm saves at its longest training, and how it differs, if that is lossless; else its epochs."""
     verdicts = [row for row in results.conclusions.verdicts if row.arm == arm]
     longest = max(verdicts, key=lambda row: row.length)
     point = results.point(arm, longest.length)
     if longest.word != "lossless" or point is None or point.to_full is None or point.saved is None:
-        return ""
+        return f"not in {longest.length * results.settings.epochs:.3g} epochs"
     unit, digits = results.settings.unit, decimals(results.settings.margin)
     return f"{percent(point.saved)} at {signed(point.to_full.mean, digits)} {unit}".rstrip()
 
