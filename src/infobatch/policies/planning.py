@@ -155,6 +155,7 @@ class Planner:
         # With sharded scores, the other ranks' sums would wait for a shard without scores.
         nothing_seen = unseen is not None and not ranks.sharded and bool(unseen.all())
         if not self.prunes(epoch) or nothing_seen:
+            del unseen  # a byte per sample, as below
             return whole_plan(len(scores), seed=seed, epoch=epoch, shard=ranks.shard)
         samples = self._samples(memory, ranks, history, epoch, seed)
         self._check_sizes(samples, float(lowest))
