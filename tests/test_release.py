@@ -69,7 +69,7 @@ def test_no_link_of_the_index_page_is_relative(index_page):
     text = index_page["description"](readme, "https://example.org/a/infobatch/", "1.2")
     assert not LINK.search(text)
     assert "](https://example.org/a/infobatch/blob/v1.2/docs/lab.md)" in text
-    assert "](https://example.org/a/infobatch/raw/v1.2/docs/images/frontier.png)" in text
+    assert "](https://example.org/a/infobatch/raw/v1.2/docs/images/saving.png)" in text
 
 
 def test_addresses_are_not_invented(index_page):

@@ -20,7 +20,7 @@ def test_missing_package():
         require("no-such-package", ">=1,<2", extra="lightning")
     assert str(error.value) == (
         "infobatch.integrations.lightning found no no-such-package, expected no-such-package>=1,<2. "
-        "Install it with: pip install 'infobatch[lightning]'"
+        "Install it with: pip install '.[lightning]' in a clone of infobatch"
     )
 
 
@@ -30,7 +30,7 @@ def test_unsupported_version():
         require("torch", "<1", extra="lightning")
     assert str(error.value) == (
         f"infobatch.integrations.lightning found torch {installed}, expected torch<1, the versions that "
-        "it was tested with. Install it with: pip install 'infobatch[lightning]'"
+        "it was tested with. Install it with: pip install '.[lightning]' in a clone of infobatch"
     )
 
 

@@ -7,7 +7,7 @@ from importlib import metadata
 
 def require(package: str, versions: str, *, extra: str) -> None:
     """Raise an ImportError with what to install, unless ``package`` has one of ``versions``."""
-    advice = f"Install it with: pip install 'infobatch[{extra}]'"
+    advice = f"Install it with: pip install '.[{extra}]' in a clone of infobatch"
     try:
         installed = metadata.version(package)
     except metadata.PackageNotFoundError:

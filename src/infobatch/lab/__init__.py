@@ -1,4 +1,4 @@
-"""The lab: recipes, comparison, report, command line. Needs ``pip install infobatch[lab]``."""
+"""The lab: recipes, comparison, report, command line. Needs the extra ``lab``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def main() -> None:
         if (error.name or "").startswith("infobatch"):
             raise
         sys.exit(
-            f"The command infobatch needs the package {error.name}: pip install infobatch[lab]"
+            f"The command infobatch needs the package {error.name}: pip install '.[lab]' in a clone of infobatch"
         )
     app()

@@ -19,7 +19,7 @@ from infobatch.lab.recipes.registry import RECIPES
 from infobatch.policies.registry import POLICIES
 
 app = typer.Typer(
-    help="Train on less data, get the same model: try it, and see whether it works on your task.",
+    help="Cheaper training by leaving out learned samples: try it, and see whether it works on your task.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -54,7 +54,7 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Train on less data, get the same model: try it, and see whether it works on your task."""
+    """Cheaper training by leaving out learned samples: try it, and see whether it works on your task."""
 
 
 @app.command()

@@ -38,7 +38,7 @@ def loader_at_work(sampler: object) -> Any | None:
         raise RuntimeError(
             f"accelerate {sys.modules['accelerate'].__version__} does not show which loaders are being "
             "iterated, so an epoch's end cannot be recognised. Expected accelerate>=1.15,<2: "
-            "pip install 'infobatch[accelerate]'."
+            "pip install '.[accelerate]' in a clone of infobatch."
         )
     for loader in reversed(state.dataloader_references):
         if loader is not None and _draws_from(loader, sampler):

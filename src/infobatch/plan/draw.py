@@ -54,7 +54,7 @@ def draw_plan(strata: Strata, *, seed: int, epoch: int, shard: Shard = ALL) -> P
         labels = _keep_exactly(strata, sizes, targets, keep_stream, repair_stream)
         if strata.weights == "inverse":
             weights = np.divide(sizes, targets, out=weights, where=targets > 0)
-    elif (weights == 1).all():
+    elif (weights == 1).all() and sizes[1:].any():  # otherwise they are 0 already
         labels = np.zeros_like(labels)
     codes, row_bits = _in_random_order(labels, len(sizes), order_stream)
     return Plan(len(labels), codes, row_bits, weights, strata.thresholds, shard)

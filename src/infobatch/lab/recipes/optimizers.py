@@ -64,5 +64,5 @@ def build_optimizer(name: str, model: nn.Module, learning_rate: float) -> torch.
     except ModuleNotFoundError as error:
         raise ValueError(
             f"optimizer={name!r} needs the package {error.name!r}, which is not installed. Run "
-            "pip install 'infobatch[recipes]', or use sgd or adamw."
+            "pip install '.[recipes]' in a clone of infobatch, or use sgd or adamw."
         ) from error

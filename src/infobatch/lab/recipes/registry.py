@@ -83,7 +83,7 @@ def load_recipe(
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Recipe {name!r} needs the package {error.name!r}, which is not installed. Install what "
-            "the recipes need: pip install 'infobatch[recipes]'."
+            "the recipes need: pip install '.[recipes]' in a clone of infobatch."
         ) from error
     known = {
         field.metadata.get("option", field.name): field
