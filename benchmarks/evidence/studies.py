@@ -440,7 +440,7 @@ FRESH = Study(
     "0.1,0.2,0.4,0.8,1.6",
     ("images=fresh",),
     rate_length=1,
-    headline="Fashion-MNIST, other images (the paper's rules with the smoothing of `auto`, without whole epochs at the end), SGD",
+    headline="Fashion-MNIST, images that no search has seen, SGD",
     in_readme=True,
     controls=f"{SMALLER},random:save=0.46:delta=1.0,random:save=0.34:delta=1.0",
     control_lengths="0.6,0.8,1",
@@ -555,7 +555,7 @@ STUDIES = (
         "Alpaca",
         "512 rows of Alpaca",
         more_arms=f",random,quantile:delta=1.0,{NOISE}",
-        headline="Alpaca (instruction tuning), AdamW, 3 epochs",
+        headline="Alpaca (instruction tuning), AdamW",
     ),
     few_epochs_study("gsm8k", "GSM8K", "512 problems of GSM8K"),
     Study(
