@@ -241,10 +241,10 @@ def test_a_follow_up_takes_the_runs_that_it_shares(monkeypatch, tmp_path):
     """Those of the same arm, length and seed, and their grids; not those of other arms."""
     monkeypatch.syspath_prepend(EVIDENCE)
     run, studies = importlib.import_module("run"), importlib.import_module("studies")
-    study = studies.Study(
-        "new", "a title", "a claim", "fashion", "full,quantile,ucb", 2, "0.4,1", reuses="demo"
-    )
-    run.restore(study, tmp_path)
+    settings = ("new", "a title", "a claim", "fashion", "full,quantile,ucb", 2, "0.4,1")
+    run.restore(studies.Study(*settings, reuses="demo"), tmp_path / "no grid")
+    assert not (tmp_path / "no grid/sweep").exists(), "at the rates that it names itself"
+    run.restore(studies.Study(*settings, studies.DEMO.learning_rates, reuses="demo"), tmp_path)
     assert {folder.name for folder in (tmp_path / "runs").iterdir()} == {
         f"{arm}-{length}-{seed}"
         for arm in ("full", "quantile")
