@@ -240,7 +240,8 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sys.modules, "infobatch.lab.recipes.mae", raising=False)
     with pytest.raises(
-        ImportError, match=r"needs the package 'transformers'.*infobatch\[recipes\]"
+        ImportError,
+        match=r"needs the package 'transformers'.*'\.\[recipes\]' in a clone of infobatch",
     ):
         load_recipe("mae", data=DATA)
 
