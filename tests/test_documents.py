@@ -37,6 +37,14 @@ def test_readme(tmp_path, capsys):
     assert namespace["pruner"].savings.made == 400
 
 
+def test_forecast_page(tmp_path, capsys):
+    """The output below the example is what it prints."""
+    (block,) = examples("docs/forecast.md")
+    exec(compile(block, "forecast.md", "exec"), surroundings(tmp_path))
+    printed = capsys.readouterr().out
+    assert f"```\n\n```\n{printed}```\n" in (ROOT / "docs/forecast.md").read_text()
+
+
 def test_policies_page(tmp_path):
     namespace = surroundings(tmp_path)
     for block in examples("docs/policies.md"):
