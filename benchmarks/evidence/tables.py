@@ -107,7 +107,7 @@ def table(
         cells = [
             name_of(row, results),
             mean_and_deviation(row.metric, decimals(settings.margin)),
-            f"{row.saved_fraction:.1%}",
+            f"{row.saved_fraction:.1%}".replace("-", "−"),
         ]
         if has_curve:
             cells.append(saving(point))
