@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,6 @@ Reported = Sequence[torch.Tensor | None]  # by channel, detached; None where not
 
 class Losses(ABC):
     """What an epoch's samples report: in the first channel their scores, in others further values."""
-
-    form: ClassVar[str]  # "position" or "index", as in a checkpoint
 
     def __init__(self, num_channels: int) -> None:
         self._num_channels = num_channels
@@ -111,8 +109,6 @@ class Losses(ABC):
 
 class PositionLosses(Losses):
     """One loss per position of this rank's route; ``earlier`` are a checkpoint's."""
-
-    form = "position"
 
     def __init__(self, num_channels: int, route: Route, earlier: FloatArray | None = None) -> None:
         super().__init__(num_channels)
@@ -261,8 +257,6 @@ class PositionLosses(Losses):
 
 class IndexLosses(Losses):
     """One loss per sample of the data set, for batches that carry their samples' indices."""
-
-    form = "index"
 
     def __init__(
         self, num_channels: int, num_samples: int, ranks: Ranks, earlier: FloatArray | None = None

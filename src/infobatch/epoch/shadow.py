@@ -27,7 +27,7 @@ from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
 _BLOCK = 1 << 16  # samples at a time, so that temporaries stay in the CPU cache
-_ENOUGH = 1 << 18  # samples of each rank that show the noise to a fraction of a per cent
+_ENOUGH = 1 << 18  # samples of each rank: enough for two digits of the noise
 
 
 class Shadow:

@@ -12,7 +12,8 @@ measures for free: with g from this visit's score and the sums over the visited 
 
     realised noise = Σ w² g² / Σ w g² − 1
 
-The two sums are unbiased estimates of Σ g²/p and Σ g², for any rule with w = 1/p.
+The two sums are unbiased estimates of Σ g²/p and Σ g², for any rule with w = 1/p. Of a large epoch
+they are taken over its first samples, 262,144 of each rank, which are a random part of it.
 """
 
 from __future__ import annotations

@@ -25,11 +25,6 @@ def by_sample(values: torch.Tensor) -> torch.Tensor:
     return values.reshape(values.shape[0], -1)
 
 
-def plain(losses: torch.Tensor) -> PerSample:
-    """Use the loss as the score, for batch losses that are plain means over the samples."""
-    return PerSample(losses, losses.detach())
-
-
 def with_sizes(losses: torch.Tensor, scores: torch.Tensor, squares: Sizes) -> PerSample:
     """The losses and scores with the sizes of the gradients, whose squares are computed if needed."""
     return PerSample(losses, scores, Measured(lambda: squares().detach().sqrt()))
