@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infobatch.plan.plan import ALL, Plan, Shard
-from infobatch.plan.shuffle import Cipher
+from infobatch.plan.shuffle import rows_in_random_order
 from infobatch.plan.strata import LabelArray, Strata
 
 DROPPED = 255  # the label of a sample that is not in the plan
@@ -233,23 +233,18 @@ def _choose(
 def _in_random_order(
     labels: LabelArray, num_classes: int, stream: np.random.SeedSequence
 ) -> tuple[npt.NDArray[Any], int]:
-    """Pack the samples that are not dropped into codes and shuffle them."""
+    """Pack the samples that are not dropped into codes, in random order."""
     count = len(labels)
     row_bits = max(1, (count - 1).bit_length())
     code: Any = np.uint32 if row_bits + (num_classes - 1).bit_length() <= 32 else np.uint64
-    cipher = Cipher(code, stream)
     codes = np.empty(count - np.count_nonzero(labels == DROPPED), code)
     filled = 0
-    for start in range(0, count, _BLOCK):
-        block = labels[start : start + _BLOCK]
+    for rows in rows_in_random_order(count, stream):
+        block = labels.take(rows, mode="clip")  # of a number that is no row, anything
+        kept = np.flatnonzero((block != DROPPED) & (rows < count))
         packed = block.astype(code)
         packed <<= code(row_bits)
-        packed |= np.arange(start, start + len(block), dtype=code)
-        kept = np.flatnonzero(block != DROPPED)
-        into = codes[filled : filled + len(kept)]
-        packed.take(kept, out=into, mode="clip")
-        cipher.encrypt(into)
+        packed |= rows.astype(code, copy=False)
+        packed.take(kept, out=codes[filled : filled + len(kept)], mode="clip")
         filled += len(kept)
-    codes.sort()
-    cipher.decrypt(codes)
     return codes, row_bits

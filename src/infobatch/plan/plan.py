@@ -78,8 +78,4 @@ class Plan:
 
 def fingerprint(plan: Plan) -> int:
     """A number that differs between plans with another seed, policy, scores or numpy version."""
-    ends = np.concatenate([plan.codes[:4096], plan.codes[-4096:]]).astype(np.uint64)
-    # With the same seed, the same samples come in the same order, so their set is enough here.
-    between = np.bitwise_xor.reduce(plan.codes).astype(np.uint64)
-    known = (ends.tobytes(), between.tobytes(), plan.class_weights.tobytes())
-    return zlib.crc32(b"".join(known), len(plan) & 0xFFFFFFFF)
+    return zlib.crc32(plan.class_weights.tobytes(), zlib.crc32(plan.codes))
