@@ -267,10 +267,9 @@ def _above_by_all_lengths(best: Candidate, gate: Gate, sentences: Sentences) -> 
     return _about(best, kind, sentence, "use" if likely else "keep full data", more)
 
 
-def _preference(candidate: Candidate) -> tuple[float, float]:
-    """The largest saving that is sure, where it is from several lengths; then the best quality."""
-    low = candidate.arms_saving.low if candidate.is_pooled else None
-    return -1.0 if low is None else low, _quality(candidate)
+def _preference(candidate: Candidate) -> tuple[bool, float]:
+    """An arm that is judged by several lengths comes first, then the best quality."""
+    return candidate.is_pooled, _quality(candidate)
 
 
 def _quality(candidate: Candidate) -> float:
