@@ -144,7 +144,7 @@ def _shared(among: int, design: SequentialDesign | None) -> float:
 
 def _level(frontier: Frontier, by_arms: float, design: SequentialDesign | None) -> str:
     count, arms = len(frontier.points), len(frontier.reaches)
-    pooled = any(len(row.lengths) > 1 for row in frontier.pooled)
+    pooled = any(len(row.lengths) > 1 and not row.below_curve for row in frontier.pooled)
     error = 100 * (1 - CONFIDENCE) / 2
     sentences = f"If no arm is worth using, the decision is “Use” in at most {error:g}% of all "
     sentences += "comparisons"

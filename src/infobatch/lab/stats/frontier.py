@@ -112,6 +112,9 @@ class Pooled:
     diverged: tuple[int, ...]
     saving: Saving | None = None
     to_shorter: Estimate | None = None  # to full data at the same costs, averaged over the lengths
+    below_curve: bool = (
+        False  # on average cheaper than full data's runs: no saving of 0 to compare with
+    )
 
 
 @dataclass(frozen=True)
@@ -244,7 +247,8 @@ def _pooled(runs: PairedRuns, arm: str, confidence: float) -> Pooled:
     saving = saving_of_point(crossing, confidence=confidence)
     differences = differences_at_equal_cost(curve, pairs.cost, pairs.quality)
     to_shorter = estimate(differences, confidence=confidence)
-    return Pooled(arm, lengths, pairs.seeds, (), saving, to_shorter)
+    below = float(pairs.cost.mean()) < float(curve.cost[0])
+    return Pooled(arm, lengths, pairs.seeds, (), saving, to_shorter, below)
 
 
 def _reach(runs: PairedRuns, arm: str, confidence: float) -> Reach:

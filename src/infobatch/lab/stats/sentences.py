@@ -107,9 +107,13 @@ def candidates(
 ) -> list[Candidate]:
     """The points that have been measured on a common seed and have not diverged.
 
-    A saving counts as pooled if it is that of several lengths.
+    A saving counts as pooled if it is that of several lengths, within full data's curve.
     """
-    by_arm = {row.arm: row for row in pooled if row.saving is not None and len(row.lengths) > 1}
+    by_arm = {
+        row.arm: row
+        for row in pooled
+        if row.saving is not None and len(row.lengths) > 1 and not row.below_curve
+    }
     return [
         Candidate(
             point=point,
