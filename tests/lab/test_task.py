@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from infobatch.lab.cli import app
-from infobatch.lab.task import TaskError, load_task
+from infobatch.lab.task import TaskError, load_task, one_cycle
 
 ROOT = Path(__file__).parents[2]
 MY_TASK = ROOT / "examples" / "my_task.py"
@@ -114,3 +115,17 @@ def test_the_documented_tasks_evaluate_on_the_models_device(page, tmp_path):
     _, test = task.data()
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
         task.evaluate(task.model().to("meta"), test)
+
+
+@pytest.mark.parametrize("steps", range(1, 12))
+def test_the_default_schedule_has_any_number_of_steps(steps):
+    """With five, a fifth of them ends at the first step, and torch's one cycle divides by zero."""
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+    schedule = one_cycle(optimizer, steps)
+    rates = [optimizer.param_groups[0]["lr"]]
+    for _ in range(steps - 1):
+        optimizer.step()
+        schedule.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert all(0 <= rate <= 0.1 + 1e-9 for rate in rates)
+    assert steps < 3 or rates[-1] < 0.01 * max(rates)

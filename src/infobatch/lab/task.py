@@ -36,7 +36,8 @@ def one_cycle(optimizer: torch.optim.Optimizer, total_steps: int) -> LRScheduler
     """The default schedule of a task: a fifth of the steps up, the rest down to zero."""
     peaks = [group["lr"] for group in optimizer.param_groups]
     steps = max(total_steps, 2)  # torch needs at least two
-    return OneCycleLR(optimizer, peaks, total_steps=steps, pct_start=0.2, cycle_momentum=False)
+    share = 0.4 if steps == 5 else 0.2  # a rise that ends at the first step divides by zero
+    return OneCycleLR(optimizer, peaks, total_steps=steps, pct_start=share, cycle_momentum=False)
 
 
 @dataclass(frozen=True)

@@ -58,21 +58,24 @@ def test_use_where_the_arm_is_better_than_full_data_or_cheaper_than_its_curve():
 
 def test_use_says_where_the_arms_own_curve_reaches_full_quality():
     """Better than full data at one length and worse at the next: the saving is in between."""
-    runs = runs_of("mean", {0.8: 89.4 + OTHER, 1.0: 90.6 + OTHER}, cost=80)
+    runs = runs_of("mean", {0.5: 88.8 + OTHER, 1.0: 90.6 + OTHER}, cost=80)
     sentence = sentence_of(runs)
-    # In 1 / cost, 90 is halfway from 64 to 80: 2 / (1 / 64 + 1 / 80) = 71.1.
+    # In 1 / cost, 90 is two thirds of the way from 40 to 80: 1 / (1 / 120 + 1 / 120) = 60.
     assert sentence == (
         "Use `mean`: as good as full data at 20% less compute (20% or more); shorter training at "
-        "its cost loses 0.45. Its own curve reaches full data's quality at 29% less compute (29–29%)."
+        "its cost loses 0.45. Its own curve reaches full data's quality at 40% less compute (39–41%)."
     )
-    never = sentence_of(runs_of("mean", {0.8: 89.4 + OTHER, 1.0: 89.9 + OTHER}, cost=66))
+    never = sentence_of(runs_of("mean", {0.5: 88.4 + OTHER, 1.0: 89.9 + OTHER}, cost=66))
     assert "own curve" not in never
 
 
 def test_the_length_is_part_of_the_advice():
     runs = runs_of("mean", {0.8: 89.9 + OTHER, 1.0: 90.0 + OTHER}, cost=66)
     sentence = sentence_of(runs, epochs=30)
-    assert sentence.startswith("Use `mean` for 24 epochs: as good as full data at 44% less compute")
+    assert sentence == (
+        "Use `mean` for 24 epochs: at equal quality it saves 40% of the compute (39–40%), and it is "
+        "as good as full data: −0.10 (−0.13 to −0.07) at 47% less compute."
+    )
     assert sentence_of(runs).startswith("Use `mean` for 0.8 × the epochs: ")
     sentence = sentence_of(runs, epochs=3)
     assert sentence.startswith("Use `mean` for 2.4 epochs: "), "not the 2 that it would round to"
@@ -133,7 +136,7 @@ def test_use_instead_of_shorter_training_while_it_is_open_whether_it_is_lossless
     assert decision.sentence == (
         "Use `mean` with learning rate 0.2 instead of shorter training: for 40 epochs it is as good as "
         "all data for 36 epochs, at 44% less compute (34% or more). Whether it is as good as all data "
-        "for 40 epochs is not decided: −0.20 points (−0.59 to +0.19) at 50% less compute, where the "
+        "for 40 epochs is open: −0.20 points (−0.59 to +0.19) at 50% less compute, where the "
         f"margin is 0.5. It leans towards yes; deciding would take {decision.more_seeds.text}."
     )
     low = concluded(runs_of("mean", {1.0: 89.4 + 20 * OTHER}, cost=50)).decision
@@ -153,6 +156,58 @@ def test_what_is_sure_of_one_arm_is_said_before_what_is_open_of_another():
     assert decision.sentence.startswith("Use `sure` instead of shorter training: for 1 × the")
     assert "Not decided: `perhaps` is −0.20 (" in decision.sentence
     assert decision.more_seeds is not None
+
+
+LENGTHS = (0.6, 0.8, 1.0)
+
+
+def arm_of(name, qualities, *, cost, noise=OTHER):
+    """An arm at the three lengths that are pooled."""
+    by_length = zip(LENGTHS, qualities, strict=True)
+    return runs_of(name, {n: quality + noise for n, quality in by_length}, cost=cost)
+
+
+def test_several_lengths_together_decide_what_no_length_decides_alone():
+    """Noise that differs from length to length: no single one is above the curve, their mean is."""
+    noises = [16 * NOISE, 16 * OTHER, -16 * (NOISE + OTHER)]
+    lengths = zip(LENGTHS, (88.7, 89.4, 89.75), noises, strict=True)
+    runs = runs_of("mean", {n: quality + noise for n, quality, noise in lengths}, cost=85)
+    decision = concluded(runs, epochs=40, unit="points").decision
+    assert (decision.kind, decision.length) == ("use instead of shorter training", 1.0)
+    assert decision.sentence.startswith(
+        "Use `mean` instead of shorter training: at equal quality it saves "
+    )
+    assert "Not decided" not in decision.sentence
+    pairs = paired(FULL, runs)
+    alone = dataclasses.replace(frontier(pairs, confidence=1 - 0.05 / 3), pooled=())
+    gate = regime_gate(pairs, margin=0.5)
+    assert decide(alone, gate, Question(0.5, higher_is_better=True)).kind == "not decided"
+
+
+def test_a_saving_that_is_not_worth_having_is_a_decision():
+    on_the_curve = arm_of("mean", (87.53, 88.7, 89.4), cost=75)
+    decision = concluded(on_the_curve, margin=1.0, epochs=40).decision
+    assert decision.kind == "train shorter"
+    assert (
+        "`mean` is lossless against full data, but at equal quality it saves" in decision.sentence
+    )
+    assert decision.sentence.endswith("less than 5%: train 30 epochs on all data for its cost.")
+    worse = concluded(on_the_curve, margin=0.3).decision
+    assert worse.kind == "keep full data"
+    assert " At equal quality it saves " in worse.sentence
+
+
+def test_the_level_of_savings_from_several_lengths_is_stated():
+    arms = [arm_of(name, (88.6, 89.4, 89.8), cost=85) for name in ("a", "b")]
+    assert "the 2 arms alone share the error: 97.5%. " in concluded(*arms).level
+    assert "there is one arm: 95%. " in concluded(arms[0]).level
+
+
+def test_arms_that_are_cheaper_than_the_curve_are_judged_by_single_lengths():
+    """The test of a saving of nothing would need full data at costs that were not run."""
+    cheap = arm_of("mean", (88.0, 88.8, 89.4), cost=55)
+    assert frontier(paired(FULL, cheap)).pooled[0].below_curve
+    assert "several lengths" not in concluded(cheap).level
 
 
 def test_keep_full_data():

@@ -53,7 +53,7 @@ def test_a_rule_that_is_as_good_for_less_is_to_be_used():
     conclusions = conclude(a_frontier(5), QUESTION)
     decision = conclusions.decision
     assert (decision.kind, decision.arm, decision.length) == ("use", "mean", 1.0)
-    assert decision.sentence.startswith("Use `mean`: as good as full data at 2")
+    assert decision.sentence.startswith("Use `mean`: at equal quality it saves 28% of")
     assert conclusions.gate.regime == "can tell"
     assert [verdict.word for verdict in conclusions.verdicts][-1] == "lossless"
     (saving,) = [point.saving for point in conclusions.frontier.points if point.length == 1.0]

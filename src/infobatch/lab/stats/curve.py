@@ -177,6 +177,20 @@ def differences_at_own_cost(curve: Curve, log_cost: Array, quality: Array) -> Ar
     return segment.at(min(max(segment.share(arm_cost), 0.0), 1.0))
 
 
+def differences_at_equal_cost(curve: Curve, log_cost: Array, quality: Array) -> Array:
+    """Points minus curve at each point's own cost, averaged over the points: one value per seed.
+
+    Beyond an end the curve's last stretch is continued, as in :func:`cross`, whose interval contains
+    a ratio of 1 if and only if that of these differences contains 0.
+    """
+    values = []
+    for costs, qualities in zip(log_cost, quality, strict=True):
+        own = float(costs.mean())
+        values.append(_stretch(_segments(curve, costs, qualities), own).line_at(own))
+    average: Array = np.mean(values, axis=0)
+    return average
+
+
 @dataclass(frozen=True)
 class _Segment:
     """Point minus curve between two neighbouring lengths, one value per seed at either end."""

@@ -7,11 +7,18 @@ to train for less, or to keep all data.
 If it is also as good as full data at full length, that is all there is to say. If it is not, or not
 certainly, it is still better than shorter training, and the sentence says what is open or lost.
 
+Whether an arm is above the curve is judged by all of its lengths from 0.6 to 1 together, if it has
+several: the pooled saving is about twice as precise as that of one length
+(``benchmarks/evidence/decisions.py``).
+
 Several arms and lengths are compared, and the best of several is partly the luckiest. "Use"
 therefore requires intervals that hold for all of them at once (Bonferroni: the remaining 5% are
-divided among them): of all comparisons in which no arm is worth using, at most 2.5% begin with that
-word, and of those in which none is lossless, at most 2.5% call the arm as good as full data. The
-same bound holds for both errors together: a given arm and length can make only one of them.
+divided among the arms for pooled savings, and among all pairs of arm and length for everything
+else): of all comparisons in which no arm is worth using, at most 2.5% begin with that word, and of
+those in which none is lossless, at most 2.5% call the arm as good as full data. The same bound holds
+for both errors together: an arm that is not above the curve can make only the first, with its share
+of the error, and one that is above it only the second, with the shares of its lengths, which add up
+to the same.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from infobatch.lab.stats.frontier import Frontier, frontier
+from infobatch.lab.stats.frontier import Frontier, frontier, pooled_savings
 from infobatch.lab.stats.intervals import CONFIDENCE, SeedRange, SequentialDesign, more_seeds
 from infobatch.lab.stats.pairing import PairedRuns, measurements
 from infobatch.lab.stats.runs import FULL, RANDOM, Question, Record, Seconds, seconds_to_compare
@@ -105,19 +112,21 @@ def conclude_from(
     confidence = design.confidence() if design else CONFIDENCE
     separate = frontier(runs, confidence=confidence)
     count = sum(not _is_control(point.arm) for point in separate.points)
-    overall = 1 - (1 - CONFIDENCE) / max(count, 1)
-    shared = design.confidence(overall) if design else overall
+    arms = sum(not _is_control(reach.arm) for reach in separate.reaches)
+    shared, shared_by_arms = (_shared(among, design) for among in (count, arms))
     simultaneous = frontier(runs, confidence=shared)
+    pooled = pooled_savings(runs, confidence=shared_by_arms)
     simultaneous = replace(
         simultaneous,
         points=tuple(point for point in simultaneous.points if not _is_control(point.arm)),
         reaches=tuple(reach for reach in simultaneous.reaches if not _is_control(reach.arm)),
+        pooled=tuple(row for row in pooled if not _is_control(row.arm)),
     )
     gate = regime_gate(runs, margin=question.margin, confidence=confidence)
     return Conclusions(
         decision=decide(simultaneous, gate, question),
         gate=gate,
-        level=_level(count, shared, design),
+        level=_level(simultaneous, shared_by_arms, design),
         verdicts=verdicts(runs, separate, margin=question.margin, random_leader=random_leader),
         frontier=separate,
     )
@@ -127,17 +136,26 @@ def _is_control(arm: str) -> bool:
     return arm.partition(":")[0] == RANDOM
 
 
-def _level(count: int, confidence: float, design: SequentialDesign | None) -> str:
+def _shared(among: int, design: SequentialDesign | None) -> float:
+    """The confidence of each of several intervals that hold together (at all looks, too)."""
+    overall = 1 - (1 - CONFIDENCE) / max(among, 1)
+    return design.confidence(overall) if design else overall
+
+
+def _level(frontier: Frontier, by_arms: float, design: SequentialDesign | None) -> str:
+    count, arms = len(frontier.points), len(frontier.reaches)
+    pooled = any(len(row.lengths) > 1 and not row.below_curve for row in frontier.pooled)
     error = 100 * (1 - CONFIDENCE) / 2
     sentences = f"If no arm is worth using, the decision is “Use” in at most {error:g}% of all "
     sentences += "comparisons"
     sentences += f", at all looks with up to {design.most} seeds together. " if design else ". "
     if count > 1:
         sentences += f"The {count} pairs of arm and length share that error, so intervals in the "
-        sentences += (
-            f"decision are {_percent(confidence)} intervals, wider than those of each pair by "
-        )
+        sentences += f"decision are {_percent(frontier.confidence)} intervals, wider than those of each pair by "
         sentences += "itself elsewhere. "
+    if pooled:
+        among = f"the {arms} arms alone share the error" if arms > 1 else "there is one arm"
+        sentences += f"For savings from several lengths together {among}: {_percent(by_arms)}. "
     return sentences + "Intervals are over seeds, not over test items."
 
 
@@ -167,11 +185,11 @@ def _decide_among(frontier: Frontier, gate: Gate, question: Question) -> Decisio
     measured = [point for point in frontier.points if point.seeds]
     full_length = frontier.full_length
     sentences = Sentences(question, full_length)
-    compared = candidates(measured, margin=question.margin)
+    compared = candidates(measured, margin=question.margin, pooled=frontier.pooled)
     lossless = [candidate for candidate in compared if candidate.lossless]
     useful = [candidate for candidate in lossless if candidate.above_curve]
     if useful:
-        best = max(useful, key=lambda candidate: candidate.saving.low or 0.0)
+        best = max(useful, key=lambda candidate: candidate.arms_saving.low or 0.0)
         reach = next(reach for reach in frontier.reaches if reach.arm == best.point.arm)
         return _about(best, "use", sentences.use(best, reach.saving, gate))
     beaten = [
@@ -189,7 +207,7 @@ def _decide_among(frontier: Frontier, gate: Gate, question: Question) -> Decisio
     if undecided:
         return _undecided(undecided, above, gate, sentences)
     if above:
-        best = max(above, key=_quality)
+        best = max(above, key=_preference)
         sentence = f"{sentences.instead(best, gate)} {sentences.not_as_good(best)}"
         return _about(best, "use instead of shorter training", sentence)
     nearest = max(compared, key=_quality, default=None)
@@ -204,11 +222,21 @@ def _undecided(
 
     One that is certainly above the curve comes first. Certain facts come before open questions.
     """
+    pooled = [candidate for candidate in above if candidate.is_pooled]
+    if pooled:  # an arm is known to save something: nothing that is open of others matters more
+        return _above_by_all_lengths(max(pooled, key=_preference), gate, sentences)
     near = [candidate for candidate in undecided if candidate.to_full.mean > -candidate.margin]
     leans: Kind = "keep full data"
     if near:
-        best = max(near, key=lambda candidate: (candidate.above_curve, candidate.saving.estimate))
-        leans = "use" if best.to_shorter.mean > 0 else "train shorter"
+        best = max(
+            near,
+            key=lambda candidate: (
+                candidate.above_curve,
+                candidate.arms_saving.estimate,
+                candidate.point.length,
+            ),
+        )
+        leans = "use" if best.against_shorter.mean > 0 else "train shorter"
     else:
         best = max(undecided, key=_quality)
     more = _seeds_needed(best, near=bool(near))
@@ -227,6 +255,23 @@ def _undecided(
     return _about(best, "not decided", sentence, leans, more)
 
 
+def _above_by_all_lengths(best: Candidate, gate: Gate, sentences: Sentences) -> Decision:
+    """Use an arm that saves something at equal quality, and say whether it is as good as full data."""
+    kind: Kind = "use instead of shorter training"
+    sentence = sentences.instead(best, gate)
+    if best.worse:
+        return _about(best, kind, f"{sentence} {sentences.not_as_good(best)}")
+    likely = best.to_full.mean > -best.margin
+    more = _seeds_needed(best, near=True)
+    sentence += f" {sentences.perhaps_as_good(best, more, likely=likely)}"
+    return _about(best, kind, sentence, "use" if likely else "keep full data", more)
+
+
+def _preference(candidate: Candidate) -> tuple[bool, float]:
+    """An arm that is judged by several lengths comes first, then the best quality."""
+    return candidate.is_pooled, _quality(candidate)
+
+
 def _quality(candidate: Candidate) -> float:
     return candidate.to_full.mean
 
@@ -237,7 +282,7 @@ def _seeds_needed(best: Candidate, *, near: bool) -> SeedRange:
     if not best.lossless:
         needed.append(more_seeds(best.to_full, limit=-best.margin))
     if near and not best.above_curve:
-        needed.append(more_seeds(best.to_shorter, limit=0.0))
+        needed.append(more_seeds(best.against_shorter, limit=0.0))
     highs = [seeds.high for seeds in needed if seeds.high is not None]
     high = max(highs) if len(highs) == len(needed) else None
     return SeedRange(max(seeds.low for seeds in needed), high)

@@ -27,11 +27,7 @@ def forecast_note(records: Iterable[Record], frontier: Frontier | None) -> str:
     forecast = forecast_of(records)
     if forecast is None:
         return ""
-    measured = {
-        label_of(point.arm): point.saving.text
-        for point in (() if frontier is None else frontier.points)
-        if point.length == FULL_LENGTH and point.saving is not None
-    }
+    measured = {} if frontier is None else _measured(frontier)
     parts = [
         f"{arm} {rule.saving:.0%}" + (f" (measured: {measured[arm]})" if arm in measured else "")
         for arm, rule in forecast.rules.items()
@@ -43,3 +39,11 @@ def forecast_note(records: Iterable[Record], frontier: Frontier | None) -> str:
         "Forecast of the saving at equal quality, from one run on all data, "
         f"± {100 * ERROR:.0f} points: {', '.join(parts)}."
     )
+
+
+def _measured(frontier: Frontier) -> dict[str, str]:
+    """Each arm's saving from its lengths together, or at full length where there is none."""
+    savings = {
+        point.arm: point.saving for point in frontier.points if point.length == FULL_LENGTH
+    } | {row.arm: row.saving for row in frontier.pooled if row.saving is not None}
+    return {label_of(arm): saving.text for arm, saving in savings.items() if saving is not None}

@@ -16,6 +16,7 @@ import numpy as np
 from infobatch.lab.stats.curve import (
     Saving,
     cross,
+    differences_at_equal_cost,
     differences_at_own_cost,
     fit_curve,
     saving_of_curve,
@@ -110,6 +111,10 @@ class Pooled:
     seeds: tuple[int, ...]
     diverged: tuple[int, ...]
     saving: Saving | None = None
+    to_shorter: Estimate | None = None  # to full data at the same costs, averaged over the lengths
+    below_curve: bool = (
+        False  # on average cheaper than full data's runs: no saving of 0 to compare with
+    )
 
 
 @dataclass(frozen=True)
@@ -159,8 +164,14 @@ def frontier(runs: PairedRuns, *, confidence: float = CONFIDENCE) -> Frontier:
         left_out_seeds=runs.left_out_seeds,
         left_out_lengths=runs.left_out_lengths,
         confidence=confidence,
-        pooled=tuple(_pooled(runs, arm, confidence) for arm in arms),
+        pooled=pooled_savings(runs, confidence=confidence),
     )
+
+
+def pooled_savings(runs: PairedRuns, *, confidence: float = CONFIDENCE) -> tuple[Pooled, ...]:
+    """What each arm saves from its lengths together; ``confidence`` applies to each separately."""
+    arms = dict.fromkeys(arm for arm, _ in runs.cells)
+    return tuple(_pooled(runs, arm, confidence) for arm in arms)
 
 
 def _knots(runs: PairedRuns) -> tuple[Knot, ...]:
@@ -234,7 +245,10 @@ def _pooled(runs: PairedRuns, arm: str, confidence: float) -> Pooled:
     curve = fit_curve(pairs.full_cost, pairs.full_quality)
     crossing = cross(curve, pairs.cost, pairs.quality, confidence=confidence)
     saving = saving_of_point(crossing, confidence=confidence)
-    return Pooled(arm, lengths, pairs.seeds, (), saving)
+    differences = differences_at_equal_cost(curve, pairs.cost, pairs.quality)
+    to_shorter = estimate(differences, confidence=confidence)
+    below = float(pairs.cost.mean()) < float(curve.cost[0])
+    return Pooled(arm, lengths, pairs.seeds, (), saving, to_shorter, below)
 
 
 def _reach(runs: PairedRuns, arm: str, confidence: float) -> Reach:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from infobatch.lab.stats.curve import Saving, percent
-from infobatch.lab.stats.frontier import Point
+from infobatch.lab.stats.frontier import Point, Pooled
 from infobatch.lab.stats.intervals import (
     FEWEST_SEEDS,
     USUAL_SEEDS,
@@ -15,12 +15,13 @@ from infobatch.lab.stats.intervals import (
     SeedRange,
     decimals,
 )
-from infobatch.lab.stats.runs import Question
+from infobatch.lab.stats.runs import FULL_LENGTH, Question
 from infobatch.lab.stats.verdict import Gate, word_for
 
 Value = TypeVar("Value")
 
 FEW_EPOCHS = 20  # below, a fraction of an epoch matters
+WORTHWHILE = 0.05  # the smallest saving at equal quality for which anybody would prune
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Candidate:
     """An arm at a length that a decision may be about, and what its intervals establish.
 
     It has been measured and has not diverged, so none of its numbers is missing. Nothing is
-    established with fewer than three seeds.
+    established with fewer than three seeds. ``pooled`` is what the arm saves from several lengths
+    together, if it has them: then that, and no single length, says whether the arm saves anything.
     """
 
     point: Point
@@ -40,6 +42,7 @@ class Candidate:
     shorter_to_full: Estimate
     shorter_length: float
     equal_length: float
+    pooled: Pooled | None = None
 
     @property
     def enough_seeds(self) -> bool:
@@ -58,20 +61,59 @@ class Candidate:
 
     @property
     def above_curve(self) -> bool:
-        """Established: full data needs more compute to be as good."""
-        low = self.saving.low
-        return self.enough_seeds and low is not None and low > 0
+        """Established: full data needs more compute to be as good.
+
+        At a length that is not one of those pooled, both the arm and this length must show it.
+        """
+        if not self.enough_seeds:
+            return False
+        if self.pooled is None:
+            return _above_zero(self.saving)
+        return _above_zero(_known(self.pooled.saving)) and (
+            self.is_pooled or _above_zero(self.saving)
+        )
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether this is one of the lengths whose savings are pooled."""
+        return self.pooled is not None and self.point.length in self.pooled.lengths
+
+    @property
+    def arms_saving(self) -> Saving:
+        """The saving by which the arm is judged at this length."""
+        return _known(self.pooled.saving) if self.pooled and self.is_pooled else self.saving
+
+    @property
+    def against_shorter(self) -> Estimate:
+        """The difference from full data at the same cost by which the arm is judged here."""
+        return _known(self.pooled.to_shorter) if self.pooled and self.is_pooled else self.to_shorter
 
     @property
     def under_curve(self) -> bool:
-        """Established: full data is better at the same cost, at which it must have been run."""
+        """Established: full data is better at the same cost, at which it must have been run.
+
+        For savings that are pooled: the arm saves nothing that is worth having.
+        """
+        if self.pooled is not None and self.point.length <= FULL_LENGTH:
+            high = _known(self.pooled.saving).high
+            return self.enough_seeds and high is not None and high < WORTHWHILE
         high = self.to_shorter.high
         comparable = self.enough_seeds and not self.point.below_curve
         return comparable and high is not None and high < 0
 
 
-def candidates(points: Iterable[Point], *, margin: float) -> list[Candidate]:
-    """The points that have been measured on a common seed and have not diverged."""
+def candidates(
+    points: Iterable[Point], *, margin: float, pooled: Iterable[Pooled] = ()
+) -> list[Candidate]:
+    """The points that have been measured on a common seed and have not diverged.
+
+    A saving counts as pooled if it is that of several lengths, within full data's curve.
+    """
+    by_arm = {
+        row.arm: row
+        for row in pooled
+        if row.saving is not None and len(row.lengths) > 1 and not row.below_curve
+    }
     return [
         Candidate(
             point=point,
@@ -83,6 +125,7 @@ def candidates(points: Iterable[Point], *, margin: float) -> list[Candidate]:
             shorter_to_full=_known(point.shorter_to_full),
             shorter_length=_known(point.shorter_length),
             equal_length=_known(point.equal_length),
+            pooled=by_arm.get(point.arm),
         )
         for point in points
         if point.to_full is not None
@@ -92,6 +135,10 @@ def candidates(points: Iterable[Point], *, margin: float) -> list[Candidate]:
 def _known(value: Value | None) -> Value:
     assert value is not None
     return value
+
+
+def _above_zero(saving: Saving) -> bool:
+    return saving.low is not None and saving.low > 0
 
 
 @dataclass(frozen=True)
@@ -107,6 +154,10 @@ class Sentences:
         ``reach`` is where the arm's own curve reaches full data's quality. An arm that is better
         than full data reaches it at a lower cost than any length it was trained for.
         """
+        if best.is_pooled:
+            sentence = f"Use {self._name(best)}: at equal quality it saves "
+            sentence += f"{_of_compute(best.arms_saving)}, and it is as good as full data: "
+            return f"{sentence}{self._difference(best)}.{_caution(gate)}"
         sentence = f"Use {self._name(best)}: as good as full data at {_saving(best.saving)}; "
         sentence += f"{self._shorter(best, cost='its cost')}."
         if reach and reach.bound is None and (reach.low or 0.0) > (best.saving.low or 0.0):
@@ -115,6 +166,13 @@ class Sentences:
 
     def instead(self, best: Candidate, gate: Gate) -> str:
         """Use an arm instead of shorter training: it is above full data's curve."""
+        if best.is_pooled:
+            sentence = f"Use {self._arm(best)} instead of shorter training: at equal quality it "
+            sentence += f"saves {_of_compute(best.arms_saving)}."
+            if best.saving.bound is None:
+                sentence += f" For {self._length(best.point.length)} it is as good as all data for "
+                sentence += f"{self._length(best.equal_length)}."
+            return sentence + _caution(gate)
         sentence = f"Use {self._arm(best)} instead of shorter training: for "
         sentence += f"{self._length(best.point.length)} it "
         if best.saving.bound is None:
@@ -126,9 +184,7 @@ class Sentences:
 
     def perhaps_as_good(self, best: Candidate, more: SeedRange, *, likely: bool) -> str:
         """The open question of an arm above the curve: which way it leans, what it would take."""
-        sentence = (
-            f"Whether it is as good as {self._whole} is not decided: {self._difference(best)}, "
-        )
+        sentence = f"Whether it is as good as {self._whole} is open: {self._difference(best)}, "
         sentence += f"where the margin is {self.question.margin:g}. "
         sentence += f"It leans towards {'yes' if likely else 'no'}; "
         return f"{sentence}deciding would take {more.text}."
@@ -141,7 +197,11 @@ class Sentences:
         return f"{sentence}{self.question.margin:g}. For that quality keep all data."
 
     def train_shorter(self, best: Candidate) -> str:
-        """Full data at the same cost is better."""
+        """Full data at the same cost is better, or the arm saves nothing that is worth having."""
+        if best.is_pooled:
+            sentence = f"{self._name(best)} is lossless against full data, but at equal quality it "
+            sentence += f"saves {best.arms_saving.text}, less than {percent(WORTHWHILE)}: train "
+            return f"{sentence}{self._length(best.shorter_length)} on all data for its cost."
         better = self._amount(-best.to_shorter.mean)
         sentence = (
             f"{self._name(best)} is lossless against full data, but shorter training is better "
@@ -160,7 +220,10 @@ class Sentences:
         sentence = "Keep all data: no arm is as good at less compute"
         sentence += ", and some diverged" if diverged else ""
         sentence += f". The best, {self._name(best)}, is {self._against_full(best)}; "
-        return f"{sentence}{self._shorter(best)}."
+        sentence += f"{self._shorter(best)}."
+        if best.is_pooled:
+            sentence += f" At equal quality it saves {best.arms_saving.text}."
+        return sentence
 
     def not_decided(self, best: Candidate, leaning: str, more: SeedRange) -> str:
         """The open question of the most promising arm: which way it leans, what it would take."""
@@ -170,7 +233,7 @@ class Sentences:
         else:
             sentence = f"{self._name(best)} is {self._against_full(best)}, where the margin is "
             sentence += f"{self.question.margin:g}; its saving at equal quality is "
-        sentence += f"{best.saving.text}. "
+        sentence += f"{best.arms_saving.text}. "
         return (
             f"Not decided: {sentence}It leans towards {leaning}; deciding would take {more.text}."
         )
@@ -250,6 +313,12 @@ def _caution(gate: Gate) -> str:
 def _saving(saving: Saving) -> str:
     """A saving that is established, with its interval."""
     return f"{_compute(saving.estimate)} ({saving.interval})"
+
+
+def _of_compute(saving: Saving) -> str:
+    """A saving that is established, of several lengths."""
+    bound = f"{saving.bound} " if saving.bound else ""
+    return f"{bound}{percent(saving.estimate)} of the compute ({saving.interval})"
 
 
 def _compute(saved: float) -> str:
