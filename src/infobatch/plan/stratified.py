@@ -74,7 +74,7 @@ def choose_step(count: int, generator: np.random.Generator) -> int:
         steps = 1 + generator.permutation(max(count - 1, 1))
     else:
         steps = generator.integers(1, count, size=4 * _TRIES)  # of which some have a common factor
-    possible = [step for step in steps.tolist() if math.gcd(step, count) == 1][:_TRIES]
+    possible: list[int] = [step for step in steps.tolist() if math.gcd(step, count) == 1][:_TRIES]
     return min(possible or [1], key=lambda step: _unevenness(step, count))
 
 
