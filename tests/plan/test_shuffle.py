@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from infobatch.plan import whole_plan
-from infobatch.plan.draw import _in_random_order
+from infobatch.plan.draw import _in_order
 from infobatch.plan.shuffle import Cipher
 
 SIZE = 1 << 16
@@ -94,9 +94,11 @@ def test_orders_of_two_epochs_have_nothing_in_common():
 
 def test_words_of_64_bits_are_shuffled_as_those_of_32():
     labels = np.array([0, 1, 255, 3, 2, 255, 0], np.uint8)
-    words, place_bits = _in_random_order(labels, 1 << 31, np.random.SeedSequence(0))
+    words, place_bits = _in_order(
+        labels, 1 << 31, np.random.SeedSequence(0), None, np.random.SeedSequence(0)
+    )
     assert words.dtype == np.uint64
-    narrow, _ = _in_random_order(labels, 4, np.random.SeedSequence(0))
+    narrow, _ = _in_order(labels, 4, np.random.SeedSequence(0), None, np.random.SeedSequence(0))
     assert narrow.dtype == np.uint32
     expected = {(0, 0), (1, 1), (3, 3), (4, 2), (6, 0)}
     for order in (words, narrow):
