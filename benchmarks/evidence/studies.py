@@ -475,6 +475,41 @@ WIDE_CIFAR10 = replace(
     rate_length=1,
 )
 
+STRATIFIED = "full,full:order=stratified,auto,auto:order=stratified"
+STRATIFIED_SAYS = (
+    "Between a tenth and a third of the variance of single gradients lies between classes. `order=stratified` gives every class its share "
+    "of each batch, which removes that part without bias, on all data and with `auto`. Stated before the first run with that order; pilots "
+    "of two to five seeds had gained 0.2 to 1.2 points, or on one recipe nothing. "
+)
+
+STRATIFIED_FASHION = Study(
+    "stratified-fashion",
+    "Every class in its share of each batch: Fashion-MNIST",
+    f"{STRATIFIED_SAYS}The setting is that of [images that no search has seen](fresh-fashion.md), where the runs with a random order were made.",
+    "fashion",
+    STRATIFIED,
+    10,
+    LONGER,
+    FRESH.learning_rates,
+    FRESH.options,
+    rate_length=1,
+    reuses=FRESH.name,
+)
+
+STRATIFIED_CIFAR10 = Study(
+    "stratified-cifar10",
+    "Every class in its share of each batch: CIFAR-10",
+    f"{STRATIFIED_SAYS}{SMALL_RESNET}; the grid and the choice at full length are those of the study with a wider grid.",
+    "cifar10",
+    STRATIFIED,
+    5,
+    LENGTHS,
+    WIDE_CIFAR10.learning_rates,
+    WIDE_CIFAR10.options,
+    rate_length=1,
+    reuses=WIDE_CIFAR10.name,
+)
+
 # All of CIFAR-10 at an accuracy that is worth discussing: 20 to 45 core hours, over several sessions.
 FLAGSHIP = Study(
     "frontier-airbench",
@@ -501,6 +536,8 @@ STUDIES = (
     WRONG_LABELS,
     CIFAR10,
     WIDE_CIFAR10,
+    STRATIFIED_FASHION,
+    STRATIFIED_CIFAR10,
     FLAGSHIP,
     COVERTYPE,
     CAMVID,

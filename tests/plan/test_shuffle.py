@@ -5,10 +5,15 @@ import pytest
 from scipy import stats
 
 from infobatch.plan import whole_plan
-from infobatch.plan.draw import _in_random_order
+from infobatch.plan.draw import _in_order
 from infobatch.plan.shuffle import Bijection, rows_in_random_order
 
 SIZE = 1 << 17  # the smallest that is not a permutation of numpy's
+
+
+def in_random_order(labels, num_classes):
+    streams = np.random.SeedSequence(0).spawn(2)
+    return _in_order(labels, num_classes, streams[0], None, streams[1])
 
 
 def order_of(size, seed=0):
@@ -99,8 +104,8 @@ def test_orders_of_two_epochs_have_nothing_in_common(size):
 @pytest.mark.parametrize("size", [1000, SIZE])
 def test_leaving_rows_out_does_not_change_the_order_of_the_others(size):
     labels = np.random.default_rng(0).choice(np.array([0, 1, 255], np.uint8), size)
-    pruned, row_bits = _in_random_order(labels, 2, np.random.SeedSequence(0))
-    whole, _ = _in_random_order(np.zeros(size, np.uint8), 2, np.random.SeedSequence(0))
+    pruned, row_bits = in_random_order(labels, 2)
+    whole, _ = in_random_order(np.zeros(size, np.uint8), 2)
     rows = pruned & ((1 << row_bits) - 1)
     assert np.array_equal(rows, whole[labels[whole] != 255])
     assert np.array_equal(pruned >> row_bits, labels[rows])
@@ -108,9 +113,9 @@ def test_leaving_rows_out_does_not_change_the_order_of_the_others(size):
 
 def test_codes_of_64_bits_are_shuffled_as_those_of_32():
     labels = np.array([0, 1, 255, 3, 2, 255, 0], np.uint8)
-    wide, row_bits = _in_random_order(labels, 1 << 31, np.random.SeedSequence(0))
+    wide, row_bits = in_random_order(labels, 1 << 31)
     assert wide.dtype == np.uint64
-    narrow, _ = _in_random_order(labels, 4, np.random.SeedSequence(0))
+    narrow, _ = in_random_order(labels, 4)
     assert narrow.dtype == np.uint32
     assert np.array_equal(wide, narrow)
     pairs = {(int(code) & (1 << row_bits) - 1, int(code) >> row_bits) for code in wide}

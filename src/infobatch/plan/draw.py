@@ -21,6 +21,7 @@ import numpy.typing as npt
 from infobatch.plan.plan import ALL, Plan, Shard
 from infobatch.plan.shuffle import rows_in_random_order
 from infobatch.plan.strata import LabelArray, Strata
+from infobatch.plan.stratified import spread_classes
 
 DROPPED = 255  # the label of a sample that is not in the plan
 _BLOCK = 1 << 16  # samples drawn at a time, so that temporaries stay in the CPU cache
@@ -29,22 +30,39 @@ _FEW = 8  # up to this many strata, comparing one by one beats a lookup
 Rows = npt.NDArray[np.intp] | slice
 
 
-def whole_plan(num_samples: int, *, seed: int, epoch: int, shard: Shard = ALL) -> Plan:
-    """Plan all samples in random order with weight 1, for the first epoch and for annealing."""
+def whole_plan(
+    num_samples: int,
+    *,
+    seed: int,
+    epoch: int,
+    shard: Shard = ALL,
+    classes: npt.NDArray[Any] | None = None,
+) -> Plan:
+    """Plan all samples with weight 1, for the first epoch and for annealing; see draw_plan."""
     strata = Strata(np.zeros(num_samples, np.uint8), ())
-    return draw_plan(strata, seed=seed, epoch=epoch, shard=shard)
+    return draw_plan(strata, seed=seed, epoch=epoch, shard=shard, classes=classes)
 
 
-def draw_plan(strata: Strata, *, seed: int, epoch: int, shard: Shard = ALL) -> Plan:
+def draw_plan(
+    strata: Strata,
+    *,
+    seed: int,
+    epoch: int,
+    shard: Shard = ALL,
+    classes: npt.NDArray[Any] | None = None,
+) -> Plan:
     """Draw an epoch's samples, exactly k of n in each stratum, in random order.
+
+    With ``classes``, the number of each sample's class from 0, every class is spread evenly over the epoch,
+    see :mod:`infobatch.plan.stratified`; which samples are kept does not depend on it.
 
     Whether a sample is kept, and where, depends on (seed, epoch) and its own index and stratum. A
     draw therefore changes little when few scores change: a sample that crosses a threshold moves,
     and correcting the counts adds or removes a handful of others.
     """
     labels = strata.labels
-    streams = np.random.SeedSequence((seed, epoch, shard.first)).spawn(3)
-    keep_stream, order_stream, repair_stream = streams
+    streams = np.random.SeedSequence((seed, epoch, shard.first)).spawn(4)
+    keep_stream, order_stream, repair_stream, class_stream = streams
     sizes = _sizes(labels, len(strata.keep))
     weights = np.ones(len(sizes))
     if strata.weights not in ("inverse", "ones"):
@@ -56,7 +74,7 @@ def draw_plan(strata: Strata, *, seed: int, epoch: int, shard: Shard = ALL) -> P
             weights = np.divide(sizes, targets, out=weights, where=targets > 0)
     elif (weights == 1).all() and sizes[1:].any():  # otherwise they are 0 already
         labels = np.zeros_like(labels)
-    codes, row_bits = _in_random_order(labels, len(sizes), order_stream)
+    codes, row_bits = _in_order(labels, len(sizes), order_stream, classes, class_stream)
     return Plan(len(labels), codes, row_bits, weights, strata.thresholds, shard)
 
 
@@ -230,14 +248,19 @@ def _choose(
     return chosen[:count]
 
 
-def _in_random_order(
-    labels: LabelArray, num_classes: int, stream: np.random.SeedSequence
+def _in_order(
+    labels: LabelArray,
+    num_classes: int,
+    stream: np.random.SeedSequence,
+    classes: npt.NDArray[Any] | None,
+    class_stream: np.random.SeedSequence,
 ) -> tuple[npt.NDArray[Any], int]:
-    """Pack the samples that are not dropped into codes, in random order."""
+    """Pack the samples that are not dropped into codes, in random order or each class spread evenly."""
     count = len(labels)
     row_bits = max(1, (count - 1).bit_length())
     code: Any = np.uint32 if row_bits + (num_classes - 1).bit_length() <= 32 else np.uint64
     codes = np.empty(count - np.count_nonzero(labels == DROPPED), code)
+    classes_of_codes = None if classes is None else np.empty(len(codes), classes.dtype)
     filled = 0
     for rows in rows_in_random_order(count, stream):
         block = labels.take(rows, mode="clip")  # of a number that is no row, anything
@@ -245,6 +268,12 @@ def _in_random_order(
         packed = block.astype(code)
         packed <<= code(row_bits)
         packed |= rows.astype(code, copy=False)
-        packed.take(kept, out=codes[filled : filled + len(kept)], mode="clip")
+        into = slice(filled, filled + len(kept))
+        packed.take(kept, out=codes[into], mode="clip")
+        if classes is not None and classes_of_codes is not None:
+            classes_of_codes[into] = classes[rows[kept]]
         filled += len(kept)
+    if classes_of_codes is not None:
+        generator = np.random.Generator(np.random.SFC64(class_stream))
+        codes = spread_classes(codes, classes_of_codes, generator)
     return codes, row_bits

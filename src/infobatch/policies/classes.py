@@ -16,3 +16,11 @@ def numbered(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
         return labels, int(labels.max()) + 1
     names, numbers = np.unique(labels, return_inverse=True)
     return numbers, len(names)
+
+
+def compact(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return each sample's class as a number from 0, in as few bytes as the numbers need."""
+    if not len(labels):
+        return np.zeros(0, np.uint8)
+    numbers, count = numbered(labels)
+    return numbers.astype(np.min_scalar_type(max(count - 1, 0)), copy=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 import numpy as np
 import torch.distributed as dist
@@ -22,6 +22,8 @@ from infobatch.policies.resolve import resolve_policy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+Order = Literal["random", "stratified"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -43,8 +45,10 @@ class Options:
         max_noise: prune less in an epoch that would add more than this share to the gradient noise;
             0.1 is like dividing the batch size by 1.1.
         protect_classes: the minimum share of each class that every epoch keeps.
-        labels: the class of each sample, if a rule or ``protect_classes`` needs it; by default
-            ``dataset.targets``, where there is a data set.
+        order: ``"random"``, or ``"stratified"``, which spreads every class evenly over the epoch, so
+            that each class has its share of every batch; it needs ``labels``.
+        labels: the class of each sample, if a rule, ``protect_classes`` or ``order`` needs it; by
+            default ``dataset.targets``, where there is a data set.
         initial_scores: the scores of an earlier run, so that even the first epoch is pruned: a
             tensor or array with one score per sample, or a file written by ``export_scores``.
         tracks: what to remember about each sample besides what the policy needs, for
@@ -70,6 +74,7 @@ class Options:
     warmup: int = 0
     max_noise: float | None = None
     protect_classes: float | None = None
+    order: Order = "random"
     labels: Rows | None = field(default=None, compare=False)
     initial_scores: Rows | str | PathLike[str] | None = field(default=None, compare=False)
     tracks: Iterable[Track] = ()
@@ -95,6 +100,11 @@ class Options:
             check_number("max_noise", self.max_noise, why, least=0)
         why = "at least this share of each class is kept in every epoch"
         check_share("protect_classes", self.protect_classes, why)
+        if self.order not in get_args(Order):
+            raise ValueError(
+                f"order got {self.order!r}, expected 'random' or 'stratified' (each class has its share of "
+                "every batch)."
+            )
         if self.save is not None and rule.budget == "none":
             raise ValueError(
                 f"save={self.save} was given with {rule!r}, which has no share to adapt. Use "
@@ -139,6 +149,7 @@ class Options:
     def needs_labels(self) -> bool:
         """Whether the samples' classes must be known."""
         needed = self.protect_classes is not None or self.rule.needs_labels
+        needed = needed or self.order == "stratified"
         return needed or any(options.needs_labels for options in self.shadows.values())
 
     def of_dataset(self, dataset: Any) -> Self:
@@ -209,6 +220,7 @@ class Arguments(TypedDict, total=False):
     warmup: int
     max_noise: float | None
     protect_classes: float | None
+    order: Order
     labels: Rows | None
     initial_scores: Rows | str | PathLike[str] | None
     tracks: Iterable[Track]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from infobatch.plan import FloatArray, Plan, Strata, draw_plan, whole_plan
 from infobatch.policies.assumptions import check_not_negative, doubt_about_sizes
 from infobatch.policies.base import MOST_LEFT_OUT, Policy, Samples, Sum, alone, tracks_of
 from infobatch.policies.budget import check_save, scale_to, target_share
+from infobatch.policies.classes import compact
 from infobatch.policies.gradient import (
     Sizing,
     added_noise,
@@ -77,10 +79,8 @@ class Planner:
             )
         labels = check_rows("labels", options.labels, num_samples, positive=False)
         if labels is None and options.needs_labels:
-            least = options.protect_classes
-            wanted = f"policy={options.rule!r}" if least is None else f"protect_classes={least}"
             raise ValueError(
-                f"{wanted} got no labels, expected the class of each sample: pass labels=, an array "
+                f"{_wants_labels(options)} got no labels, expected the class of each sample: pass labels=, an array "
                 "with one entry per sample."
             )
         cost = check_rows("cost", options.cost, num_samples, positive=True)
@@ -90,6 +90,14 @@ class Planner:
             for name, others in options.shadows.items()
         }
         return cls(num_samples, num_epochs, options, cost, labels, scores, shadows)
+
+    @cached_property
+    def _classes(self) -> npt.NDArray[Any] | None:
+        """The number of each sample's class, if the order depends on it."""
+        if self.options.order != "stratified":
+            return None
+        assert self.labels is not None
+        return compact(self.labels)
 
     def silent(self) -> Planner:
         """This planner without the warnings about what it would do to a training."""
@@ -177,10 +185,12 @@ class Planner:
     ) -> Plan:
         """Draw the plan of an epoch that follows those in ``history``."""
         decided = self.decide(memory, ranks, history, epoch=epoch, seed=seed)
+        classes = _of_shard(self._classes, ranks)
+        key = {"seed": seed, "epoch": epoch}
         if decided is None:
-            return whole_plan(len(memory), seed=seed, epoch=epoch, shard=ranks.shard)
+            return whole_plan(len(memory), **key, shard=ranks.shard, classes=classes)
         strata, noise, samples = decided
-        plan = draw_plan(strata, seed=seed, epoch=epoch, shard=ranks.shard)
+        plan = draw_plan(strata, **key, shard=ranks.shard, classes=classes)
         cost, biased = _kept_cost(plan, samples), strata.biased
         return replace(plan, added_noise=noise, kept_cost=cost, biased=biased)
 
@@ -316,6 +326,13 @@ class Planner:
 
     def __str__(self) -> str:
         return f"policy={self.policy!r}, delta={self.delta}, num_epochs={self.num_epochs}"
+
+
+def _wants_labels(options: Options) -> str:
+    """The option that needs labels, as a user would type it."""
+    if options.protect_classes is not None:
+        return f"protect_classes={options.protect_classes}"
+    return f"policy={options.rule!r}" if options.rule.needs_labels else f"order={options.order!r}"
 
 
 def _of_shard(values: npt.NDArray[Any] | None, ranks: Ranks) -> npt.NDArray[Any] | None:

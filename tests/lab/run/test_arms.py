@@ -57,6 +57,14 @@ def test_a_budget_and_other_limits_are_options_of_every_rule(tmp_path):
         compare(tmp_path / "b", "full,mean:protect_classes=0.5", 1, TINY)
 
 
+def test_the_order_is_an_option_of_all_data_and_of_every_rule():
+    for name in ("full:order=stratified", "auto:order=stratified"):
+        (_, arm) = parse_arms(f"full,{name}")
+        assert arm.limits == {"order": "stratified"}
+    with pytest.raises(ValueError, match=r"order got 'even', expected 'random' or 'stratified'"):
+        parse_arms("full,full:order=even")
+
+
 def test_a_random_arm_follows_unless_it_has_a_ratio():
     assert Arm("random").follows
     assert not Arm("random:ratio=0.3").follows
@@ -108,7 +116,7 @@ def test_lists():
         ("full,mean:delta=2", "delta=2, expected a share from 0 to 1."),
         ("full,mean:delta=x", "delta=x, expected a share from 0 to 1."),
         ("full,mean:shrink=half", "shrink=half, expected epoch or batch."),
-        ("full:ratio=0.5", "but full has no option 'ratio'. It has none."),
+        ("full:ratio=0.5", "but full has no option 'ratio'. Expected some of order."),
         ("full,nowhere.py:Rule", "but there is no file nowhere.py."),
         ("full,full", "expected each arm once and at least one."),
         (

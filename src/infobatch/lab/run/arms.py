@@ -30,7 +30,7 @@ from infobatch.stream import StreamPruner
 
 INFOBATCH, STREAM = "infobatch", "stream"
 DELTA = 0.875
-LIMITS = ("save", "max_noise", "warmup", "protect_classes")  # of any rule, see InfoBatch
+LIMITS = ("save", "max_noise", "warmup", "protect_classes", "order")  # of any rule, see InfoBatch
 RUN_OPTIONS = ("delta", "shrink", "scores", "probe", *LIMITS)  # not settings of the policy
 OF_A_STREAM = ("keep", "max_noise", "floor", "window")  # options, see StreamPruner
 _POLICY_NAMES = {FULL: "none", SHORT: "none", INFOBATCH: "mean"}
@@ -253,7 +253,7 @@ class Arm:
 
     def _options(self) -> list[str]:
         if not self.prunes:
-            return []
+            return ["order"] if self.rule == FULL else []
         if self.rule == STREAM:
             return list(OF_A_STREAM)
         rule = self._policy_class

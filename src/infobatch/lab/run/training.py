@@ -194,7 +194,7 @@ class Run:
 
     def _labels_for(self, policy: Policy) -> Any:
         """The class of each sample, if the arm needs it."""
-        needed = "protect_classes" in self.arm.limits or policy.needs_labels
+        needed = bool({"protect_classes", "order"} & self.arm.limits.keys()) or policy.needs_labels
         if not needed and not any(options.needs_labels for options in self.shadows.values()):
             return None
         if self.task.labels is None:
