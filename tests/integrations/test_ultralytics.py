@@ -1,0 +1,430 @@
+"""Ultralytics' own trainer, loaders, losses and checkpoints, with nano models on drawn pictures."""
+
+import csv
+import itertools
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from ultralytics import YOLO
+from ultralytics.models.yolo.detect import DetectionTrainer
+from ultralytics.utils.torch_utils import unwrap_model
+
+import infobatch
+from infobatch.integrations.ultralytics import InfoBatchDetectionTrainer
+
+pytestmark = pytest.mark.filterwarnings("ignore::Warning:ultralytics", "ignore::Warning:torch")
+
+ROOT = Path(__file__).parent.parent.parent
+IMAGES, BATCH, SIDE, EPOCHS = 22, 4, 64, 4
+FULL = -(-IMAGES // BATCH)  # batches
+Pruned = InfoBatchDetectionTrainer.with_options(policy="mean", delta=1.0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Noise with up to three squares of two classes; every fifth picture has none."""
+    folder, rng = tmp_path_factory.mktemp("squares"), np.random.default_rng(0)
+    for split, number in (("train", IMAGES), ("val", 4)):
+        for kind in ("images", "labels"):
+            (folder / kind / split).mkdir(parents=True)
+        for name in range(number):
+            pixels, boxes = rng.integers(0, 80, (SIDE, SIDE, 3)).astype(np.uint8), []
+            for _ in range(0 if name % 5 == 4 else rng.integers(1, 4)):
+                (x, y), kind = rng.integers(0, 40, 2), rng.integers(2)
+                pixels[y : y + 20, x : x + 20, kind] = 255
+                boxes.append(f"{kind} {(x + 10) / SIDE} {(y + 10) / SIDE} {20 / SIDE} {20 / SIDE}")
+            cv2.imwrite(str(folder / "images" / split / f"{name:02}.png"), pixels)
+            (folder / "labels" / split / f"{name:02}.txt").write_text("\n".join(boxes))
+    page = folder / "data.yaml"
+    page.write_text(f"path: {folder}\ntrain: images/train\nval: images/val\nnames: [red, green]\n")
+    return page
+
+
+@pytest.fixture
+def settings(data, tmp_path):
+    return {
+        "data": str(data),
+        "project": str(tmp_path),
+        "name": "run",
+        "epochs": EPOCHS,
+        "imgsz": SIDE,
+        "batch": BATCH,
+        "device": "cpu",
+        "optimizer": "SGD",
+        "lr0": 1e-3,
+        "warmup_epochs": 1,
+        "close_mosaic": 1,
+        "amp": False,
+        "plots": False,
+        "verbose": False,
+    }
+
+
+def train(settings, model="yolo11n.yaml", trainer=Pruned, callbacks=None, **others):
+    """Train, and return the trainer."""
+    yolo = YOLO(model)
+    for event, callback in (callbacks or {}).items():
+        yolo.add_callback(event, callback)
+    yolo.train(trainer=trainer, **{**settings, **others})
+    return yolo.trainer
+
+
+def ready(settings, model="yolo11n.yaml", trainer=Pruned, **others):
+    """A trainer that is about to begin its first epoch, with a batch of it."""
+    trainer = trainer(overrides={**settings, "model": model, **others})
+    trainer._setup_train()
+    trainer._model_train()
+    return trainer, trainer.preprocess_batch(next(iter(trainer.train_loader)))
+
+
+def number_of(path):
+    return int(Path(path).stem)
+
+
+def gradients(loss, model):
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    return torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+
+
+@pytest.mark.parametrize("class_weights", [0.0, 1.0])
+@pytest.mark.parametrize("model", ["yolo11n.yaml", "yolo26n.yaml"])
+def test_loss_and_gradients_are_those_of_ultralytics(settings, model, class_weights):
+    trainer, batch = ready(settings, model, cls_pw=class_weights)
+    model = trainer.model.double()
+    plain = model.init_criterion()
+    outputs = model(batch["img"].double())
+    expected, expected_items = plain(outputs, batch)
+    loss, items = model.criterion(outputs, batch)
+    torch.testing.assert_close(loss, expected.sum(), rtol=1e-12, atol=0)
+    assert list(items) == list(expected_items)
+    for name, item in items.items():
+        torch.testing.assert_close(item.float(), expected_items[name].float())
+    seen = 0
+    for ours, theirs in zip(
+        gradients(loss, model), gradients(expected.sum(), model), strict=True
+    ):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9 * float(expected.sum()))
+            seen += float(theirs.abs().max()) > 0
+    assert seen > 50
+
+
+def alone(batch, image):
+    """One image of a batch, as a batch."""
+    own = batch["batch_idx"] == image
+    return {
+        "cls": batch["cls"][own],
+        "bboxes": batch["bboxes"][own],
+        "batch_idx": torch.zeros(int(own.sum())),
+    }
+
+
+def test_parts_of_an_image_are_those_of_the_image_alone(settings):
+    trainer, batch = ready(settings, batch=IMAGES)
+    plain = trainer.model.init_criterion()
+    outputs = trainer.model(batch["img"])
+    trainer.model.criterion(outputs, batch)
+    own = trainer.model.criterion._branches[0].per_image().scores
+    for image in range(IMAGES):
+        parts = {
+            "boxes": outputs["boxes"][image : image + 1],
+            "scores": outputs["scores"][image : image + 1],
+            "feats": [level[image : image + 1] for level in outputs["feats"]],
+        }
+        expected = plain(parts, alone(batch, image))[0].sum()
+        torch.testing.assert_close(own[image], expected.detach())
+
+
+def test_a_batch_without_any_object(settings):
+    trainer, batch = ready(settings)
+    batch.update(
+        cls=torch.zeros(0, 1), bboxes=torch.zeros(0, 4), batch_idx=torch.zeros(0)
+    )
+    outputs = trainer.model(batch["img"])
+    expected, _ = trainer.model.init_criterion()(outputs, batch)
+    loss, items = trainer.model.criterion(outputs, batch)
+    torch.testing.assert_close(loss, expected.sum())
+    assert items["box_loss"] == 0
+    assert items["cls_loss"] > 0
+    loss.backward()
+
+
+class Watched(Pruned):
+    """Notes which images each epoch reads, and the scores that its loss finds."""
+
+    workers = 0
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.args.workers = self.workers  # none on a CPU, otherwise
+        self.read, self.orders, self.found = [], [], {}
+        self.add_callback("on_train_batch_end", Watched.note)
+
+    def preprocess_batch(self, batch):
+        if not self.orders or self.epoch == len(self.orders):
+            self.orders.append(self.train_data.plan.order.tolist())
+            self.read.append([])
+        self.files = [number_of(path) for path in batch["im_file"]]
+        self.read[-1] += self.files
+        return super().preprocess_batch(batch)
+
+    def note(self):
+        scores = unwrap_model(self.model).criterion._branches[-1].per_image().scores
+        self.found.update(zip(self.files, scores.tolist(), strict=True))
+
+
+class WatchedWithWorkers(Watched):
+    workers = 2
+
+
+@pytest.mark.parametrize("kind", [Watched, WatchedWithWorkers])
+def test_epochs_are_pruned_and_each_loss_reaches_its_own_image(settings, kind):
+    trainer = train(settings, trainer=kind)
+    assert trainer.train_loader.num_workers == kind.workers
+    # The data set's order is that of the file names.
+    assert [number_of(path) for path in trainer.train_data.im_files] == list(range(IMAGES))
+    assert trainer.read == trainer.orders
+    assert sorted(trainer.read[0]) == list(range(IMAGES))
+    assert all(len(epoch) < IMAGES for epoch in trainer.read[1:])
+    savings = trainer.train_data.savings
+    assert savings.made == sum(map(len, trainer.read))
+    assert len(savings.epochs) == EPOCHS
+    expected = torch.tensor([trainer.found[image] for image in range(IMAGES)])
+    torch.testing.assert_close(trainer.train_data.scores, expected)
+
+
+def test_auto_is_the_default_and_end_to_end_models_are_pruned(settings, capfd):
+    trainer = train(settings, "yolo26n.yaml", InfoBatchDetectionTrainer, verbose=True)
+    assert isinstance(trainer.train_data.policy, infobatch.policies.AutoPrune)
+    assert trainer.train_data.savings.saved > 0
+    assert str(trainer.train_data.savings) in "".join(capfd.readouterr())
+    criterion = unwrap_model(trainer.model).criterion
+    assert criterion._criterion.updates == EPOCHS  # its gains move on with every epoch
+    assert criterion._criterion.o2m == pytest.approx(0.1)
+
+
+def columns(trainer, prefix):
+    with Path(trainer.csv).open() as file:
+        return [
+            {name: value for name, value in row.items() if name.startswith(prefix)}
+            for row in csv.DictReader(file)
+        ]
+
+
+def test_learning_rates_and_columns_are_those_of_ultralytics(settings):
+    pruned, plain = train(settings), train(settings, trainer=DetectionTrainer, name="plain")
+    assert pruned.train_data.savings.saved > 0
+    assert columns(pruned, "lr/") == columns(plain, "lr/")
+    assert [list(row) for row in columns(pruned, "")] == [list(row) for row in columns(plain, "")]
+    assert pruned.ema.updates < plain.ema.updates
+
+
+def test_bfloat16(settings):
+    trainer = train(settings, amp="bf16", epochs=2)
+    assert torch.isfinite(trainer.train_data.scores).all()
+
+
+def test_mosaic_ends_also_in_workers(settings):
+    """Without mosaic, an unchanged image has its own boxes only."""
+    still = {"fliplr": 0.0, "translate": 0.0, "scale": 0.0, "close_mosaic": 2}
+    counts = []
+
+    class Counted(WatchedWithWorkers):
+        def preprocess_batch(self, batch):
+            batch = super().preprocess_batch(batch)
+            boxes = [len(self.train_data.labels[image]["cls"]) for image in self.files]
+            counts.append((self.epoch, len(batch["cls"]) == sum(boxes)))
+            return batch
+
+    train(settings, trainer=Counted, **still)
+    assert not all(same for epoch, same in counts if epoch < 2)
+    assert all(same for epoch, same in counts if epoch >= 2)
+
+
+class StopHereError(Exception):
+    """Stands for whatever ends a process."""
+
+
+def interrupted(settings, epoch):
+    """Train up to the end of an epoch; return the trainer."""
+    known = []
+
+    def stop(trainer):
+        known.append(trainer)
+        if trainer.epoch == epoch:
+            raise StopHereError
+
+    with pytest.raises(StopHereError):
+        train(settings, callbacks={"on_fit_epoch_end": stop})
+    return known[-1]
+
+
+def test_resume_continues_with_the_scores(settings):
+    first = interrupted(settings, 1)
+    state = first.train_data.state_dict()
+    starts = []
+    begun = lambda trainer: starts.append(  # noqa: E731
+        (trainer.epoch, trainer.train_data.scores, trainer.train_data.plan.order)
+    )
+    yolo = YOLO(first.last)
+    yolo.add_callback("on_train_batch_start", begun)
+    yolo.train(trainer=Pruned, resume=True)
+    epoch, scores, order = starts[0]
+    assert epoch == 2
+    torch.testing.assert_close(scores, first.train_data.scores, rtol=0, atol=0)
+    twin = infobatch.Pruner(IMAGES, EPOCHS, policy="mean", delta=1.0)
+    twin.load_state_dict(state)
+    assert len(order) < IMAGES
+    assert order.tolist() == twin.plan.order.tolist()
+    assert len(yolo.trainer.train_loader) == FULL  # for the warm-up: not the pruned epoch's length
+    assert len(yolo.trainer.train_data.savings.epochs) == EPOCHS
+
+
+def test_resume_without_scores_says_so(settings, capfd):
+    first = interrupted(settings, 1)
+    checkpoint = torch.load(first.last, weights_only=False)
+    del checkpoint["infobatch"]
+    torch.save(checkpoint, first.last)
+    yolo = YOLO(first.last)
+    yolo.train(trainer=Pruned, resume=True)
+    assert "no scores of infobatch: the next epoch visits all images" in "".join(capfd.readouterr())
+    lengths = [round(epoch.kept_fraction * IMAGES) for epoch in yolo.trainer.train_data.savings.epochs]
+    assert lengths[0] == IMAGES
+    assert len(lengths) == 2
+
+
+def test_checkpoints_have_the_scores_and_still_predict(settings):
+    trainer = train(settings, save_period=1)
+    for name in ("last", "best", "epoch1"):
+        checkpoint = torch.load(trainer.wdir / f"{name}.pt", weights_only=False)
+        twin = infobatch.Pruner(IMAGES, EPOCHS, policy="mean", delta=1.0)
+        twin.load_state_dict(checkpoint["infobatch"])
+        assert torch.isfinite(twin.scores).all()
+    assert len(YOLO(trainer.last).predict(np.zeros((SIDE, SIDE, 3), np.uint8), verbose=False)) == 1
+
+
+def test_an_epoch_with_a_loss_that_is_not_finite_is_repeated(settings):
+    broken = []
+
+    def breaks(trainer):
+        if trainer.epoch == 2 and not broken:
+            broken.append(trainer.train_data.plan.order.tolist())
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(torch.nan)
+
+    trainer = train(settings, trainer=Watched, callbacks={"on_train_batch_end": breaks})
+    assert broken
+    assert len(trainer.train_data.savings.epochs) == EPOCHS
+    assert torch.isfinite(trainer.train_data.scores).all()
+
+
+def test_smaller_batches_after_running_out_of_memory(settings):
+    class Small(Watched):
+        def preprocess_batch(self, batch):
+            if len(batch["im_file"]) > 2 and len(self.read) == 1 and len(self.read[0]) == BATCH:
+                self.read, self.orders = [], []
+                raise RuntimeError("CUDA out of memory")
+            return super().preprocess_batch(batch)
+
+    trainer = train(settings, trainer=Small)
+    assert trainer.batch_size == 2
+    assert trainer.read == trainer.orders
+    assert trainer.train_data.savings.made == sum(map(len, trainer.read))
+
+
+def test_early_stopping(settings):
+    trainer = train(settings, patience=1, epochs=8)
+    assert trainer.epoch < 7
+    assert len(trainer.train_data.savings.epochs) == trainer.epoch + 1
+
+
+def test_mosaic_chooses_among_all_images_whatever_was_read(settings):
+    trainer, _ = ready(settings)
+    dataset = trainer.train_data.dataset
+    mosaic = dataset.transforms.transforms[0].transforms[0]
+    random.seed(0)
+    for _ in range(50):
+        dataset.load_image(3)
+    dataset.buffer[:] = [3]  # the only image that was read lately
+    chosen = [image for _ in range(600) for image in mosaic.get_indexes()]
+    counts = np.bincount(chosen, minlength=IMAGES)
+    expected = len(chosen) / IMAGES
+    assert ((counts - expected) ** 2 / expected).sum() < 46.8  # chi-squared, 21 degrees, 0.001
+
+
+def test_mosaic_leaves_the_estimate_unbiased(settings):
+    """By enumeration: three images, every mosaic of four of them, every draw of an epoch."""
+    trainer, _ = ready(settings, batch=1)
+    dataset, model = trainer.train_data.dataset, trainer.model.eval()
+    mosaic = dataset.transforms.transforms[0].transforms[0]
+    size, partners = 3, list(itertools.product(range(3), repeat=3))
+    losses = np.zeros((size, len(partners)))
+    for image, (column, chosen) in itertools.product(range(size), enumerate(partners)):
+        mosaic.get_indexes = lambda chosen=chosen: list(chosen)
+        random.seed(0)  # the same place for the corner
+        np.random.seed(0)
+        batch = trainer.preprocess_batch(dataset.collate_fn([dataset[image]]))
+        with torch.no_grad():
+            outputs = model(batch["img"])[1]
+        with torch.enable_grad():
+            losses[image, column] = model.init_criterion()(outputs, batch)[0].sum()
+    del mosaic.get_indexes
+    full = losses.mean()
+    scores = torch.tensor([1.0, 2.0, 6.0])  # the first two are below the mean: one of them is kept
+    independent, from_the_kept, draws = [], [], set()
+    for seed in range(400):
+        pruner = infobatch.Pruner(size, 2, policy="mean", seed=seed, initial_scores=scores, delta=1.0)
+        kept, weights = pruner.plan.order.numpy(), pruner.plan.weights.numpy()
+        draw = tuple(sorted(zip(kept.tolist(), weights.tolist(), strict=True)))
+        if draw in draws:
+            continue
+        draws.add(draw)
+        independent.append(weights @ losses[kept].mean(1) / size)
+        among_kept = [i for i, row in enumerate(partners) if set(row) <= set(kept.tolist())]
+        from_the_kept.append(weights @ losses[kept][:, among_kept].mean(1) / size)
+    assert len(draws) == 2  # equally likely
+    assert np.mean(independent) == pytest.approx(full, rel=1e-6)
+    # What Ultralytics' buffer of recently read images would do:
+    assert abs(np.mean(from_the_kept) / full - 1) > 1e-3
+
+
+def test_other_tasks_and_settings_are_refused(settings):
+    for task, model in (
+        ("segment", "yolo11n-seg.yaml"),
+        ("pose", "yolo11n-pose.yaml"),
+        ("obb", "yolo11n-obb.yaml"),
+    ):
+        with pytest.raises(ValueError, match=f"got a model for task='{task}', expected task='detect'"):
+            train(settings, model)
+    for setting, reason in (({"rect": True}, "fixed by the shapes"), ({"time": 0.1}, "set epochs")):
+        (name,) = setting
+        with pytest.raises(ValueError, match=f"got {name}=.* cannot be used with pruning: .*{reason}"):
+            train(settings, **setting)
+
+
+def test_other_losses_are_refused(settings):
+    trainer = Pruned(overrides={**settings, "model": "rtdetr-l.yaml"})
+    with pytest.raises(TypeError, match="RTDETR.*expected v8DetectionLoss"):
+        trainer._setup_train()
+
+
+def test_several_processes_are_refused(settings):
+    script = (
+        "import ultralytics_operators\n"
+        "from infobatch.integrations.ultralytics import InfoBatchDetectionTrainer\n"
+        f"InfoBatchDetectionTrainer(overrides={ {**settings, 'model': 'yolo11n.yaml'} !r})\n"
+    )
+    path = os.pathsep.join([str(ROOT / "tests/support"), str(ROOT / "src"), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "RANK": "0", "LOCAL_RANK": "0"}
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "several devices or processes (device='cpu', RANK=0), expected one" in run.stderr
