@@ -19,6 +19,7 @@ require("ultralytics", ">=8.4.190,<8.5", extra="ultralytics")
 
 from ultralytics.data.augment import Mosaic  # noqa: E402 - after the check of its version
 from ultralytics.models.yolo.detect import DetectionTrainer  # noqa: E402
+from ultralytics.nn.modules import Detect  # noqa: E402
 from ultralytics.utils import LOGGER, RANK  # noqa: E402
 from ultralytics.utils.loss import E2ELoss, v8DetectionLoss  # noqa: E402
 from ultralytics.utils.torch_utils import unwrap_model  # noqa: E402
@@ -125,6 +126,11 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
     def _setup_train(self) -> None:
         super()._setup_train()
         model = unwrap_model(self.model)
+        if not isinstance(head := model.model[-1], Detect):
+            raise TypeError(
+                f"{type(self).__name__} got a model that ends in {type(head).__name__}, expected Detect: the "
+                "losses of others are not known image by image. Train it with Ultralytics' own trainer."
+            )
         criterion = getattr(model, "criterion", None) or model.init_criterion()
         model.criterion = _PrunedLoss(criterion, self)
 
@@ -145,15 +151,13 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
         """Load a checkpoint, to resume, or to repeat an epoch whose loss was not finite."""
         model = unwrap_model(self.model)
         criterion = getattr(model, "criterion", None)
-        model.criterion = None  # the average of the model is a copy of it: validation has its own loss
+        model.criterion = (
+            None  # the average of the model is a copy of it: validation has its own loss
+        )
         super()._load_checkpoint_state(ckpt)
         model.criterion = criterion
         self._loaded = ckpt.get(_ENTRY)
-        if self._loaded is None:
-            LOGGER.warning(
-                "The checkpoint has no scores of infobatch: the next epoch visits all images."
-            )
-        else:
+        if self._loaded is not None:
             self.train_data.load_state_dict(self._loaded)
 
 
@@ -196,15 +200,8 @@ class _PrunedLoss:
     """The criterion of the model in training: Ultralytics' own, image by image and weighted."""
 
     def __init__(self, criterion: Any, trainer: InfoBatchDetectionTrainer) -> None:
-        end_to_end = type(criterion) is E2ELoss
+        end_to_end = isinstance(criterion, E2ELoss)
         branches = (criterion.one2many, criterion.one2one) if end_to_end else (criterion,)
-        for branch in branches:
-            if type(branch) is not v8DetectionLoss:
-                raise TypeError(
-                    f"{type(trainer).__name__} got a model with {type(branch).__name__}, expected "
-                    "v8DetectionLoss, the loss of YOLO's detection models. Train it with "
-                    "Ultralytics' own trainer."
-                )
         self._criterion, self._trainer = criterion, trainer
         self._branches = [_Branch(branch) for branch in branches]
         if end_to_end:
@@ -287,7 +284,8 @@ class _Branch:
             *others,
         )
         self._boxes_of = [
-            torch.autograd.grad(part, factors, create_graph=True)[0].flatten() for part in (box, dfl)
+            torch.autograd.grad(part, factors, create_graph=True)[0].flatten()
+            for part in (box, dfl)
         ]
         return box / target_scores_sum, dfl / target_scores_sum
 
