@@ -395,7 +395,6 @@ def test_mosaic_leaves_the_estimate_unbiased(settings):
     for image, (column, chosen) in itertools.product(range(size), enumerate(partners)):
         mosaic.get_indexes = lambda chosen=chosen: list(chosen)
         random.seed(0)  # the same place for the corner
-        np.random.seed(0)
         batch = trainer.preprocess_batch(dataset.collate_fn([dataset[image]]))
         with torch.no_grad():
             outputs = model(batch["img"])[1]

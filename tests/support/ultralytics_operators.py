@@ -13,8 +13,8 @@ import torchvision_operators  # noqa: F401 - before torchvision
 os.environ.setdefault("YOLO_OFFLINE", "1")
 os.environ.setdefault("YOLO_CONFIG_DIR", tempfile.mkdtemp(prefix="ultralytics-"))
 
-import torchvision  # noqa: E402
-from ultralytics.utils.nms import TorchNMS  # noqa: E402
+import torchvision
+from ultralytics.utils.nms import TorchNMS
 
 if not torchvision.extension._has_ops():
     torchvision.ops.nms = TorchNMS.nms

@@ -181,11 +181,15 @@ def _mosaics(transform: Any) -> Iterator[Mosaic]:
 class _Loader(PrunedLoader):
     """A loader for Ultralytics' loop, which asks for its length and its iterator in its own ways."""
 
+    def __init__(self, train_data: InfoBatch, batch_size: int, **options: Any) -> None:
+        super().__init__(train_data, batch_size, **options)
+        samples = samples_per_epoch(train_data)
+        drops = options["drop_last"]
+        self._batches = samples // batch_size if drops else -(-samples // batch_size)
+
     def __len__(self) -> int:
         """The batches of an epoch over all data: asked for once, for the warm-up of all epochs."""
-        samples = samples_per_epoch(self.dataset.pruner)
-        size = self.batch_size
-        return samples // size if self.batch_sampler.drop_last else -(-samples // size)
+        return self._batches
 
     def __iter__(self) -> Any:
         """Begin when the first batch is asked for: Ultralytics creates a second iterator, unused."""
@@ -258,31 +262,16 @@ class _Branch:
         gains = {name: self._gains[name] for name in parts}
         return detection(parts, gains, counts=self._counts)
 
-    def _classes(self, *args: torch.Tensor) -> torch.Tensor:
-        self._classes_of: torch.Tensor = self._bce(*args)
+    def _classes(self, *args: torch.Tensor) -> Any:
+        self._classes_of = self._bce(*args)
         return self._classes_of
 
-    def _boxes(
-        self,
-        pred_dist: torch.Tensor,
-        pred_bboxes: torch.Tensor,
-        anchor_points: torch.Tensor,
-        target_bboxes: torch.Tensor,
-        target_scores: torch.Tensor,
-        target_scores_sum: torch.Tensor,
-        *others: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _boxes(self, *args: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        target_scores, target_scores_sum = args[4:6]
         self._counts = target_scores.sum((1, 2))
         factors = target_scores.new_ones(len(target_scores), 1, 1, requires_grad=True)
-        box, dfl = self._bbox_loss(
-            pred_dist,
-            pred_bboxes,
-            anchor_points,
-            target_bboxes,
-            target_scores * factors,
-            torch.ones_like(target_scores_sum),
-            *others,
-        )
+        divisor = torch.ones_like(target_scores_sum)
+        box, dfl = self._bbox_loss(*args[:4], target_scores * factors, divisor, *args[6:])
         self._boxes_of = [
             torch.autograd.grad(part, factors, create_graph=True)[0].flatten()
             for part in (box, dfl)
