@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import cv2
 import numpy as np
@@ -18,6 +19,7 @@ from ultralytics.utils.torch_utils import unwrap_model
 
 import infobatch
 from infobatch.integrations.ultralytics import InfoBatchDetectionTrainer
+from infobatch.policies import AfssPrune
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:ultralytics", "ignore::Warning:torch")
 
@@ -366,7 +368,7 @@ def test_stopping_early(settings, event):
     def stop(trainer):
         trainer.stop = trainer.epoch == 2
 
-    trainer = train(settings, callbacks={event: stop})
+    trainer = train(settings, callbacks={event: stop}, cache="ram")
     assert trainer.epoch == 2
     assert len(trainer.train_data.savings.epochs) == 3
 
@@ -420,6 +422,67 @@ def test_mosaic_leaves_the_estimate_unbiased(settings):
     assert np.mean(independent) == pytest.approx(full, rel=1e-6)
     # What Ultralytics' buffer of recently read images would do:
     assert abs(np.mean(from_the_kept) / full - 1) > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+def test_afss_measures_every_fifth_epoch(settings, caplog):
+    measured = {}
+
+    class Measuring(Watched):
+        pruning: ClassVar = {"policy": AfssPrune(hard=0.5, easy=0.5, keep_easy=0.5)}
+
+        def qualities(self):
+            measured[self.epoch] = super().qualities()
+            return measured[self.epoch]
+
+    trainer = train(settings, trainer=Measuring, epochs=8, verbose=True)
+    assert list(measured) == [5]
+    assert trainer.train_data.policy.extras
+    lengths = [len(epoch) for epoch in trainer.read]
+    easy = int((measured[5] > 0.5).sum())
+    assert lengths[:6] == [IMAGES] * 6
+    assert easy > 0  # empty images in which nothing is found
+    assert lengths[6] == pytest.approx(IMAGES - easy / 2, abs=1)
+    assert trainer.read == trainer.orders
+    text = f"took {IMAGES} forward passes, of which the line above counts 0"
+    assert text in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+def test_afss_refreshes_what_an_epoch_leaves_out(settings):
+    """All images count as easy, so half of them are left out in the epoch that measures again."""
+
+    class Measuring(Pruned):
+        pruning: ClassVar = {"policy": AfssPrune(keep_easy=0.5)}
+
+        def qualities(self):
+            super().qualities()
+            return torch.ones(IMAGES) if self.epoch == 5 else torch.zeros(IMAGES)
+
+    trainer = train(settings, trainer=Measuring, epochs=12)
+    kept = [round(epoch.kept_fraction * IMAGES) for epoch in trainer.train_data.savings.epochs]
+    assert kept == [IMAGES] * 6 + [IMAGES // 2] * 5 + [IMAGES]
+    assert trainer.train_data.savings.refreshed == IMAGES // 2
+    assert trainer.measured == 2 * IMAGES
+
+
+def test_quality_is_the_smaller_one_of_precision_and_recall(settings):
+    """Against predictions of the same images, matched box by box."""
+    trainer, _ = ready(settings)
+    data = trainer.train_data
+    with torch.no_grad():  # so that something is found: everywhere, with confidence
+        for level in trainer.ema.ema.model[-1].cv3:
+            level[-1].bias.fill_(1.0)
+    qualities = trainer.qualities()
+    assert len(qualities) == IMAGES
+    assert trainer.measured == IMAGES
+    objects = np.array([len(label["cls"]) for label in data.labels])
+    assert (qualities[torch.from_numpy(objects == 0)] == 0).all()  # false alarms
+    assert (qualities <= 1).all()
+    with torch.no_grad():
+        for level in trainer.ema.ema.model[-1].cv3:
+            level[-1].bias.fill_(-20.0)
+    assert trainer.qualities().tolist() == (objects == 0).astype(float).tolist()
 
 
 def test_other_tasks_and_settings_are_refused(settings):

@@ -89,23 +89,17 @@ def test_quality_among_the_extras_leaves_the_scores_to_the_losses():
     assert pruner.savings.refreshed == 90
 
 
-def test_reviews_come_back_after_refreshing():
-    """With a share of 0, only overdue images return; measuring them again does not put that off."""
-    policy = AfssPrune(extras=True, keep_moderate=0.0)
-    pruner, seen = infobatch.Pruner(50, 12, policy=policy), []
-    for epoch in range(12):
+def test_reviews_come_back_although_they_were_measured_meanwhile():
+    pruner, seen = infobatch.Pruner(50, 12, policy=AfssPrune(extras=True, keep_moderate=0.1)), []
+    for _ in range(6):
         index = torch.tensor(list(pruner.sampler))
-        seen.append(len(index))
+        seen.append(set(index.tolist()))
         pruner.update(torch.ones(len(index)), extras={"quality": torch.full((len(index),), 0.7)})
         out = pruner.left_out
-        if epoch % 2 and len(out):
-            pruner.refresh(
-                torch.full((len(out),), NEVER),
-                out,
-                extras={"quality": torch.full((len(out),), 0.7)},
-            )
-    assert seen[0] == 50
-    assert seen[4] == 50 - sum(seen[1:4])
+        same = torch.full((len(out),), 0.7)
+        pruner.refresh(torch.full((len(out),), NEVER), out, extras={"quality": same})
+    assert [len(epoch) for epoch in seen[:4]] == [50, 5, 5, 5]
+    assert seen[4] == set(range(50)) - seen[1] - seen[2] - seen[3]
 
 
 def test_errors():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -12,6 +13,8 @@ from infobatch.dataset import InfoBatch
 from infobatch.integrations.versions import require
 from infobatch.loader import PrunedLoader
 from infobatch.per_sample import GRADIENT, PerSample
+from infobatch.policies.baselines.afss import AfssPrune
+from infobatch.policies.resolve import resolve_policy
 from infobatch.scoring.detection import detection
 from infobatch.trainers import samples_per_epoch, summary
 
@@ -22,6 +25,7 @@ from ultralytics.models.yolo.detect import DetectionTrainer  # noqa: E402
 from ultralytics.nn.modules import Detect  # noqa: E402
 from ultralytics.utils import LOGGER, RANK  # noqa: E402
 from ultralytics.utils.loss import E2ELoss, v8DetectionLoss  # noqa: E402
+from ultralytics.utils.patches import override_configs  # noqa: E402
 from ultralytics.utils.torch_utils import unwrap_model  # noqa: E402
 
 if TYPE_CHECKING:
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
     from infobatch.policies.options import Arguments
 
 _ENTRY = "infobatch"  # in Ultralytics' checkpoints
+_QUALITY = "quality"  # in extras: the smaller one of precision and recall
+_EVERY = 5  # epochs, between two measurements of it
+_CONFIDENCE = 0.25  # of the detections that count for it, with an IoU of 0.5
 
 # Settings that need a fixed order of the images, a known end, or a loss of another form.
 _UNSUPPORTED = {
@@ -46,7 +53,9 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
     ``train_data`` is the pruned data (its ``savings``, ``scores``, ``export_scores``). Checkpoints have
     its state, so ``resume=True`` continues with the scores.
 
-    ``policy="auto"`` by default; for other options derive a class with :meth:`with_options`.
+    ``policy="auto"`` by default; for other options derive a class with :meth:`with_options`. With
+    ``policy="afss"``, every fifth epoch begins with a pass over all training images, which measures their
+    precision and recall.
 
     With mosaic, an image is a mixture. Its loss belongs to the image that was drawn for the epoch; the
     others in it are chosen among all training images, whatever was pruned, so that the weighted
@@ -63,6 +72,8 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
 
     pruning: ClassVar[dict[str, Any]] = {"policy": "auto"}
     train_data: InfoBatch
+    quality: torch.Tensor | None
+    positions: dict[str, int]
 
     @classmethod
     def with_options(cls, **options: Unpack[Arguments]) -> type[InfoBatchDetectionTrainer]:
@@ -77,7 +88,9 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.quality = None
         self._loaded: dict[str, Any] | None = None  # the state in the checkpoint
+        self.measured = 0  # forward passes for precision and recall
         name = type(self).__name__
         if self.args.task != "detect":
             raise ValueError(
@@ -95,6 +108,7 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
                 "expected one: it is not tested with Ultralytics' DDP. Pass one device, such as device=0."
             )
         self.add_callback("on_train_epoch_start", _begin_epoch)
+        self.add_callback("on_train_epoch_end", _end_epoch)
         self.add_callback("on_train_end", _log_summary)
 
     def get_dataloader(
@@ -107,6 +121,8 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
         for mosaic in _mosaics(loader.dataset.transforms):
             mosaic.buffer_enabled = False  # of recently loaded images: those that were not pruned
         options = {"seed": self.args.seed, **self.pruning}
+        if isinstance(rule := resolve_policy(options["policy"]), AfssPrune):
+            options["policy"] = replace(rule, extras=True)
         self.train_data = InfoBatch(loader.dataset, self.epochs, **options)
         if self._loaded is not None:  # Ultralytics tries again with smaller batches
             self.train_data.load_state_dict(self._loaded)
@@ -133,6 +149,30 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
             )
         criterion = getattr(model, "criterion", None) or model.init_criterion()
         model.criterion = _PrunedLoss(criterion, self)
+
+    def qualities(self) -> torch.Tensor:
+        """Measure min(precision, recall) of every training image, without augmentation, on the CPU.
+
+        With the averaged model that Ultralytics validates, detections with a confidence of at least 0.25,
+        and an IoU of at least 0.5. An image without objects has 1 if nothing is detected, otherwise 0.
+        """
+        with override_configs(self.args, {"cache": False}):  # a second copy would be kept
+            loader = super().get_dataloader(self.data["train"], self.batch_size * 2, -1, "val")
+        validator = self.get_validator()
+        validator.device, validator.data, validator.args.conf = self.device, self.data, _CONFIDENCE
+        model = self.ema.ema.eval()
+        validator.init_metrics(model)
+        found = {}
+        with torch.no_grad():
+            for raw in loader:
+                batch = validator.preprocess(raw)
+                detections = validator.postprocess(model(batch["img"]))
+                for image, detected in enumerate(detections):
+                    labelled = validator._prepare_batch(image, batch)
+                    found[labelled["im_file"]] = _quality(validator, detected, labelled)
+        loader.close()
+        self.measured += len(found)
+        return torch.tensor([found[path] for path in self.train_data.im_files])
 
     def save_model(self) -> bool:
         """Save Ultralytics' checkpoints, with the state of ``train_data`` as one more entry."""
@@ -161,12 +201,44 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
             self.train_data.load_state_dict(self._loaded)
 
 
+def _quality(validator: Any, detected: dict[str, torch.Tensor], labelled: dict[str, Any]) -> float:
+    """The smaller one of an image's precision and recall."""
+    objects, number = len(labelled["cls"]), len(detected["cls"])
+    if not objects or not number:
+        return float(objects == number)
+    matches = validator._process_batch(validator._prepare_pred(detected), labelled)["tp"]
+    return float(matches[:, 0].sum()) / max(objects, number)
+
+
 def _begin_epoch(trainer: InfoBatchDetectionTrainer) -> None:
-    trainer.train_data.set_epoch(trainer.epoch)
+    """Tell the pruner the epoch, and measure the images if its rule needs that and it is time."""
+    train_data, trainer.quality = trainer.train_data, None
+    train_data.set_epoch(trainer.epoch)
+    if isinstance(train_data.policy, AfssPrune):
+        count = train_data.num_samples
+        due = trainer.epoch and trainer.epoch % _EVERY == 0
+        trainer.quality = trainer.qualities() if due else torch.full((count,), torch.nan)
+        trainer.positions = {path: row for row, path in enumerate(train_data.im_files)}
+
+
+def _end_epoch(trainer: InfoBatchDetectionTrainer) -> None:
+    """Report what was measured of the images that the epoch has left out: the others have reported it."""
+    train_data, quality = trainer.train_data, trainer.quality
+    if trainer.stop:  # perhaps in the middle of it; no other epoch follows
+        return
+    if quality is not None and not quality.isnan().all() and len(out := train_data.left_out):
+        unknown = torch.full((len(out),), torch.nan)  # the loss; it keeps its last one
+        train_data.refresh(unknown, out, extras={_QUALITY: quality[out]})
 
 
 def _log_summary(trainer: InfoBatchDetectionTrainer) -> None:
     LOGGER.info(summary(trainer.train_data))
+    if trainer.measured:
+        counted = trainer.train_data.savings.refreshed
+        LOGGER.info(
+            f"Measuring precision and recall took {trainer.measured:,} forward passes, of which the "
+            f"line above counts {counted:,}, those of images that their epoch left out"
+        )
 
 
 def _mosaics(transform: Any) -> Iterator[Mosaic]:
@@ -223,7 +295,11 @@ class _PrunedLoss:
         for branch, output in zip(self._branches, outputs, strict=True):
             branch.measure(output, batch)
         whole = _sum([branch.per_image() for branch in self._branches], gains)
-        loss = train_data.update(whole) * whole.losses.shape[0]
+        extras = None
+        if (quality := self._trainer.quality) is not None:
+            rows = [self._trainer.positions[path] for path in batch["im_file"]]
+            extras = {_QUALITY: quality[rows].to(whole.losses.device)}
+        loss = train_data.update(whole, extras=extras) * whole.losses.shape[0]
         logged = self._branches[-1]
         items = {
             name: train_data.reweight(logged.per_image(name).losses.detach())
