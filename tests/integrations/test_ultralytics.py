@@ -18,6 +18,7 @@ from ultralytics.models.yolo.detect import DetectionTrainer
 from ultralytics.utils.torch_utils import unwrap_model
 
 import infobatch
+from document_examples import examples
 from infobatch.integrations.ultralytics import InfoBatchDetectionTrainer
 from infobatch.policies import AfssPrune
 
@@ -483,6 +484,24 @@ def test_quality_is_the_smaller_one_of_precision_and_recall(settings):
         for level in trainer.ema.ema.model[-1].cv3:
             level[-1].bias.fill_(-20.0)
     assert trainer.qualities().tolist() == (objects == 0).astype(float).tolist()
+
+
+def test_the_page(settings, monkeypatch):
+    """With the small data set, and fewer epochs."""
+    first, second = examples("docs/ultralytics.md")
+    names = {**settings, "epochs": 3}
+    plain = YOLO.train
+
+    def briefly(model, **arguments):
+        assert arguments["epochs"] == 100
+        return plain(model, **{**names, "trainer": arguments["trainer"]})
+
+    monkeypatch.setattr(YOLO, "train", briefly)
+    scope = {}
+    exec(first, scope)
+    assert scope["model"].trainer.train_data.savings.saved > 0
+    exec(second, scope)
+    assert scope["model"].trainer.train_data.savings.saved > 0
 
 
 def test_other_tasks_and_settings_are_refused(settings):
