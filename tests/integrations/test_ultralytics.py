@@ -467,8 +467,8 @@ def test_afss_refreshes_what_an_epoch_leaves_out(settings):
     assert trainer.measured == 2 * IMAGES
 
 
-def test_quality_is_the_smaller_one_of_precision_and_recall(settings):
-    """Against predictions of the same images, matched box by box."""
+def test_quality_where_everything_or_nothing_is_detected(settings):
+    """At its ends: false alarms everywhere, and nothing found anywhere."""
     trainer, _ = ready(settings)
     data = trainer.train_data
     with torch.no_grad():  # so that something is found: everywhere, with confidence
