@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
 # What `make test` tests apart from the rest: see the rules of these folders.
-APART = $(abspath $(VENV))/timm-only:$(abspath $(VENV))/fastai-only:$(abspath $(VENV))/litdata-only
+APART = $(abspath $(VENV))/timm-only:$(abspath $(VENV))/fastai-only:$(abspath $(VENV))/litdata-only:$(abspath $(VENV))/ultralytics-only
 # Two test processes of one thread each; a file's tests stay together, and so do their fixtures.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
@@ -14,13 +14,13 @@ CORE = $(addprefix tests/,plan distributed memory policies epoch keyed scoring c
 
 .PHONY: test test-slow test-matrix coverage check demo bench results docs serve-docs dist clean
 
-test: check $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/litdata-only  ## lint, types and the fast tests
+test: check $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/litdata-only $(VENV)/ultralytics-only  ## lint, types and the fast tests
 	$(PYTEST)
-	PYTHONPATH=$(APART) $(PYTEST) tests/integrations/test_timm.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py
+	PYTHONPATH=$(APART) $(PYTEST) tests/integrations/test_timm.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py tests/integrations/test_ultralytics.py
 
-test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/litdata-only $(VENV)/chromium $(VENV)/ray  ## everything, the long tests too
+test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/litdata-only $(VENV)/ultralytics-only $(VENV)/chromium $(VENV)/ray  ## everything, the long tests too
 	$(PYTEST) -m "slow or not slow"
-	PYTHONPATH=$(APART) $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py
+	PYTHONPATH=$(APART) $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py tests/integrations/test_ultralytics.py
 
 coverage: $(VENV)/installed  ## branch coverage of the core: what is not reached, and the total
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(CORE)
@@ -86,6 +86,11 @@ $(VENV)/fastai-only: $(VENV)/installed
 # litdata asks for torchvision as well; streaming from a folder needs neither that nor its clients of other stores.
 $(VENV)/litdata-only: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ litdata boto3 botocore jmespath s3transfer
+	touch $@
+
+# Ultralytics asks for torchvision as well (timm's folder has it), and for opencv with its windows.
+$(VENV)/ultralytics-only: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps --upgrade --target $@ ultralytics ultralytics-thop opencv-python-headless polars polars-runtime-32
 	touch $@
 
 $(VENV)/ray: $(VENV)/installed

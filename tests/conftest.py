@@ -24,6 +24,10 @@ if find_spec("fastai") is None:  # as with timm
     collect_ignore += ["integrations/test_fastai.py"]
 if find_spec("litdata") is None:
     collect_ignore += ["integrations/test_litdata.py"]
+if find_spec("ultralytics") is None:
+    collect_ignore += ["integrations/test_ultralytics.py"]
+else:
+    import ultralytics_operators  # noqa: F401 - before anything imports ultralytics
 
 
 def pytest_collection_finish():

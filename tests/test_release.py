@@ -45,6 +45,8 @@ IMPORTED = {
     "timm": f"import sys; sys.path.append({str(ROOT / 'tests/support')!r}); "
     "import torchvision_operators, infobatch.integrations.timm",
     "transformers": "import infobatch.integrations.transformers",
+    "ultralytics": f"import sys; sys.path.append({str(ROOT / 'tests/support')!r}); "
+    "import torchvision_operators, infobatch.integrations.ultralytics",
     "trl": "import infobatch.integrations.trl, peft",
 }
 

@@ -2,6 +2,7 @@
 
 from infobatch.policies.auto import AutoPrune
 from infobatch.policies.base import Policy, Samples
+from infobatch.policies.baselines.afss import AfssPrune
 from infobatch.policies.baselines.dyn_unc import DynUncPrune
 from infobatch.policies.baselines.epsilon_greedy import EpsilonGreedyPrune
 from infobatch.policies.baselines.ies import IesPrune
@@ -24,6 +25,7 @@ from infobatch.policies.resolve import resolve_policy
 
 __all__ = [
     "POLICIES",
+    "AfssPrune",
     "AutoPrune",
     "BiasedPolicyWarning",
     "DynUncPrune",

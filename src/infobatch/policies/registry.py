@@ -81,6 +81,10 @@ POLICIES: Registry[type[Policy], Entry] = Registry(
             "baselines.ies:IesPrune",
             "Leave out the samples whose loss has settled into a straight line.",
         ),
+        "afss": _rule(
+            "baselines.afss:AfssPrune",
+            "Keep a few of the images in which precision and recall are high, and all in which they are low.",
+        ),
         "rcap": _rule(
             "baselines.rcap:RcapPrune",
             "Give each class a budget by its loss, and within a class keep hard samples more often.",

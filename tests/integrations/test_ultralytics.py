@@ -1,0 +1,543 @@
+"""Ultralytics' own trainer, loaders, losses and checkpoints, with nano models on drawn pictures."""
+
+import csv
+import itertools
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from ultralytics import YOLO
+from ultralytics.models.yolo.detect import DetectionTrainer
+from ultralytics.utils.torch_utils import unwrap_model
+
+import infobatch
+from document_examples import examples
+from infobatch.integrations.ultralytics import InfoBatchDetectionTrainer
+from infobatch.policies import AfssPrune
+
+pytestmark = pytest.mark.filterwarnings("ignore::Warning:ultralytics", "ignore::Warning:torch")
+
+ROOT = Path(__file__).parent.parent.parent
+IMAGES, BATCH, SIDE, EPOCHS = 22, 4, 64, 4
+FULL = -(-IMAGES // BATCH)  # batches
+Pruned = InfoBatchDetectionTrainer.with_options(policy="mean", delta=1.0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Noise with up to three squares of two classes; every fifth picture has none."""
+    folder, rng = tmp_path_factory.mktemp("squares"), np.random.default_rng(0)
+    for split, number in (("train", IMAGES), ("val", 4)):
+        for kind in ("images", "labels"):
+            (folder / kind / split).mkdir(parents=True)
+        for name in range(number):
+            pixels, boxes = rng.integers(0, 80, (SIDE, SIDE, 3)).astype(np.uint8), []
+            for _ in range(0 if name % 5 == 4 else rng.integers(1, 4)):
+                (x, y), kind = rng.integers(0, 40, 2), rng.integers(2)
+                pixels[y : y + 20, x : x + 20, kind] = 255
+                boxes.append(f"{kind} {(x + 10) / SIDE} {(y + 10) / SIDE} {20 / SIDE} {20 / SIDE}")
+            cv2.imwrite(str(folder / "images" / split / f"{name:02}.png"), pixels)
+            (folder / "labels" / split / f"{name:02}.txt").write_text("\n".join(boxes))
+    page = folder / "data.yaml"
+    page.write_text(f"path: {folder}\ntrain: images/train\nval: images/val\nnames: [red, green]\n")
+    return page
+
+
+@pytest.fixture
+def settings(data, tmp_path):
+    return {
+        "data": str(data),
+        "project": str(tmp_path),
+        "name": "run",
+        "epochs": EPOCHS,
+        "imgsz": SIDE,
+        "batch": BATCH,
+        "nbs": BATCH,  # a step of the optimizer after each batch
+        "device": "cpu",
+        "optimizer": "SGD",
+        "lr0": 1e-3,
+        "warmup_epochs": 1,
+        "close_mosaic": 1,
+        "amp": False,
+        "plots": False,
+        "verbose": False,
+    }
+
+
+def train(settings, model="yolo11n.yaml", trainer=Pruned, callbacks=None, **others):
+    """Train, and return the trainer."""
+    yolo = YOLO(model)
+    for event, callback in (callbacks or {}).items():
+        yolo.add_callback(event, callback)
+    yolo.train(trainer=trainer, **{**settings, **others})
+    return yolo.trainer
+
+
+def ready(settings, model="yolo11n.yaml", trainer=Pruned, **others):
+    """A trainer that is about to begin its first epoch, with a batch of it."""
+    trainer = trainer(overrides={**settings, "model": model, **others})
+    trainer._setup_train()
+    trainer._model_train()
+    return trainer, trainer.preprocess_batch(next(iter(trainer.train_loader)))
+
+
+def number_of(path):
+    return int(Path(path).stem)
+
+
+@pytest.fixture
+def in_double_precision():
+    torch.set_default_dtype(torch.float64)  # Ultralytics adds its losses up in it
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def gradients(loss, model):
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    return torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+
+
+@pytest.mark.parametrize("class_weights", [0.0, 1.0])
+@pytest.mark.parametrize("model", ["yolo11n.yaml", "yolo26n.yaml"])
+def test_loss_and_gradients_are_those_of_ultralytics(
+    settings, in_double_precision, model, class_weights
+):
+    trainer, batch = ready(settings, model, cls_pw=class_weights)
+    model, images = trainer.model.double(), batch["img"].double()
+    plain = model.init_criterion()
+    outputs = model(images)
+    expected, expected_items = plain(outputs, batch)
+    loss, items = model.criterion(outputs, batch)
+    torch.testing.assert_close(loss, expected.sum(), rtol=1e-12, atol=0)
+    assert list(items) == list(expected_items)
+    for name, item in items.items():
+        torch.testing.assert_close(item, expected_items[name], rtol=1e-12, atol=0)
+    seen = 0
+    for ours, theirs in zip(gradients(loss, model), gradients(expected.sum(), model), strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            torch.testing.assert_close(
+                ours, theirs, rtol=1e-9, atol=1e-12 * float(expected.detach().sum())
+            )
+            seen += float(theirs.abs().max()) > 0
+    assert seen > 50
+
+
+def alone(batch, image):
+    """One image of a batch, as a batch."""
+    own = batch["batch_idx"] == image
+    return {
+        "cls": batch["cls"][own],
+        "bboxes": batch["bboxes"][own],
+        "batch_idx": torch.zeros(int(own.sum())),
+    }
+
+
+def test_parts_of_an_image_are_those_of_the_image_alone(settings):
+    trainer, batch = ready(settings, batch=IMAGES)
+    plain = trainer.model.init_criterion()
+    outputs = trainer.model(batch["img"])
+    trainer.model.criterion(outputs, batch)
+    own = trainer.model.criterion._branches[0].per_image().scores
+    for image in range(IMAGES):
+        parts = {
+            "boxes": outputs["boxes"][image : image + 1],
+            "scores": outputs["scores"][image : image + 1],
+            "feats": [level[image : image + 1] for level in outputs["feats"]],
+        }
+        expected = plain(parts, alone(batch, image))[0].sum()
+        torch.testing.assert_close(own[image], expected.detach())
+
+
+def test_a_batch_without_any_object(settings):
+    trainer, batch = ready(settings)
+    batch.update(cls=torch.zeros(0, 1), bboxes=torch.zeros(0, 4), batch_idx=torch.zeros(0))
+    outputs = trainer.model(batch["img"])
+    expected, _ = trainer.model.init_criterion()(outputs, batch)
+    loss, items = trainer.model.criterion(outputs, batch)
+    torch.testing.assert_close(loss, expected.sum())
+    assert items["box_loss"] == 0
+    assert items["cls_loss"] > 0
+    loss.backward()
+
+
+class Watched(Pruned):
+    """Notes which images each epoch reads, and the scores that its loss finds."""
+
+    workers = 0
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.args.workers = self.workers  # none on a CPU, otherwise
+        self.read, self.orders, self.found = [], [], {}
+        self.add_callback("on_train_batch_end", Watched.note)
+
+    def preprocess_batch(self, batch):
+        if not self.orders or self.epoch == len(self.orders):
+            self.orders.append(self.train_data.plan.order.tolist())
+            self.read.append([])
+        self.files = [number_of(path) for path in batch["im_file"]]
+        self.read[-1] += self.files
+        return super().preprocess_batch(batch)
+
+    def note(self):
+        scores = unwrap_model(self.model).criterion._branches[-1].per_image().scores
+        self.found.update(zip(self.files, scores.tolist(), strict=True))
+
+
+class WatchedWithWorkers(Watched):
+    workers = 2
+
+
+@pytest.mark.parametrize("kind", [Watched, WatchedWithWorkers])
+def test_epochs_are_pruned_and_each_loss_reaches_its_own_image(settings, kind):
+    trainer = train(settings, trainer=kind)
+    assert trainer.train_loader.num_workers == kind.workers
+    # The data set's order is that of the file names.
+    assert [number_of(path) for path in trainer.train_data.im_files] == list(range(IMAGES))
+    assert trainer.read == trainer.orders
+    assert sorted(trainer.read[0]) == list(range(IMAGES))
+    assert all(len(epoch) < IMAGES for epoch in trainer.read[1:])
+    savings = trainer.train_data.savings
+    assert savings.made == sum(map(len, trainer.read))
+    assert len(savings.epochs) == EPOCHS
+    expected = torch.tensor([trainer.found[image] for image in range(IMAGES)])
+    torch.testing.assert_close(trainer.train_data.scores, expected)
+
+
+def test_auto_is_the_default_and_end_to_end_models_are_pruned(settings, caplog):
+    trainer = train(settings, "yolo26n.yaml", InfoBatchDetectionTrainer, verbose=True)
+    assert isinstance(trainer.train_data.policy, infobatch.policies.AutoPrune)
+    assert trainer.train_data.savings.saved > 0
+    assert str(trainer.train_data.savings) in caplog.text
+    criterion = unwrap_model(trainer.model).criterion
+    assert criterion._criterion.updates == EPOCHS  # its gains move on with every epoch
+    assert criterion._criterion.o2m == pytest.approx(0.1)
+
+
+def columns(trainer, prefix):
+    with Path(trainer.csv).open() as file:
+        return [
+            {name: value for name, value in row.items() if name.startswith(prefix)}
+            for row in csv.DictReader(file)
+        ]
+
+
+def test_learning_rates_and_columns_are_those_of_ultralytics(settings):
+    pruned, plain = train(settings), train(settings, trainer=DetectionTrainer, name="plain")
+    assert pruned.train_data.savings.saved > 0
+    assert columns(pruned, "lr/") == columns(plain, "lr/")
+    assert [list(row) for row in columns(pruned, "")] == [list(row) for row in columns(plain, "")]
+    assert pruned.ema.updates < plain.ema.updates
+
+
+def test_mixed_precision(settings):
+    """Ultralytics has it on GPUs only; what it does there is autocast."""
+    trainer, batch = ready(settings)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = trainer.model(batch["img"])
+        assert outputs["scores"].dtype == torch.bfloat16
+        expected, _ = trainer.model.init_criterion()(outputs, batch)
+        loss, _ = trainer.model.criterion(outputs, batch)
+    torch.testing.assert_close(loss, expected.sum(), rtol=1e-2, atol=0)
+    loss.backward()
+    assert trainer.train_data.scores.isfinite().sum() == BATCH
+
+
+def test_mosaic_ends_also_in_workers(settings):
+    """Without mosaic, an unchanged image has its own boxes only."""
+    still = {"fliplr": 0.0, "translate": 0.0, "scale": 0.0, "close_mosaic": 2}
+    counts = []
+
+    class Counted(WatchedWithWorkers):
+        def preprocess_batch(self, batch):
+            batch = super().preprocess_batch(batch)
+            boxes = [len(self.train_data.labels[image]["cls"]) for image in self.files]
+            counts.append((self.epoch, len(batch["cls"]) == sum(boxes)))
+            return batch
+
+    train(settings, trainer=Counted, **still)
+    assert not all(same for epoch, same in counts if epoch < 2)
+    assert all(same for epoch, same in counts if epoch >= 2)
+
+
+class StopHereError(Exception):
+    """Stands for whatever ends a process."""
+
+
+def interrupted(settings, epoch):
+    """Train up to the end of an epoch; return the trainer."""
+    known = []
+
+    def stop(trainer):
+        known.append(trainer)
+        if trainer.epoch == epoch:
+            raise StopHereError
+
+    with pytest.raises(StopHereError):
+        train(settings, callbacks={"on_fit_epoch_end": stop})
+    return known[-1]
+
+
+def test_resume_continues_with_the_scores(settings):
+    first = interrupted(settings, 1)
+    state = first.train_data.state_dict()
+    starts = []
+    begun = lambda trainer: starts.append(  # noqa: E731
+        (trainer.epoch, trainer.train_data.scores, trainer.train_data.plan.order)
+    )
+    yolo = YOLO(first.last)
+    yolo.add_callback("on_train_batch_start", begun)
+    yolo.train(trainer=Pruned, resume=True)
+    epoch, scores, order = starts[0]
+    assert epoch == 2
+    torch.testing.assert_close(scores, first.train_data.scores, rtol=0, atol=0)
+    twin = infobatch.Pruner(IMAGES, EPOCHS, policy="mean", delta=1.0)
+    twin.load_state_dict(state)
+    assert len(order) < IMAGES
+    assert order.tolist() == twin.plan.order.tolist()
+    assert len(yolo.trainer.train_loader) == FULL  # for the warm-up: not the pruned epoch's length
+    assert len(yolo.trainer.train_data.savings.epochs) == EPOCHS
+
+
+def test_resume_without_scores_says_so(settings):
+    first = interrupted(settings, 1)
+    checkpoint = torch.load(first.last, weights_only=False)
+    del checkpoint["infobatch"]
+    torch.save(checkpoint, first.last)
+    yolo = YOLO(first.last)
+    with pytest.warns(UserWarning, match="The first epoch that was trained is number 2"):
+        yolo.train(trainer=Pruned, resume=True)
+    lengths = [
+        round(epoch.kept_fraction * IMAGES) for epoch in yolo.trainer.train_data.savings.epochs
+    ]
+    assert lengths[0] == IMAGES
+    assert len(lengths) == 2
+
+
+def test_checkpoints_have_the_scores_and_still_predict(settings):
+    trainer = train(settings, save_period=1)
+    for name in ("last", "best", "epoch1"):
+        checkpoint = torch.load(trainer.wdir / f"{name}.pt", weights_only=False)
+        twin = infobatch.Pruner(IMAGES, EPOCHS, policy="mean", delta=1.0)
+        twin.load_state_dict(checkpoint["infobatch"])
+        assert torch.isfinite(twin.scores).all()
+    assert len(YOLO(trainer.last).predict(np.zeros((SIDE, SIDE, 3), np.uint8), verbose=False)) == 1
+
+
+def test_an_epoch_with_a_loss_that_is_not_finite_is_repeated(settings, caplog):
+    broken = []
+
+    def breaks(trainer):
+        if trainer.epoch == 2 and not broken:
+            broken.append(trainer.train_data.plan.order.tolist())
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(torch.nan)
+
+    trainer = train(settings, trainer=Watched, callbacks={"on_train_batch_end": breaks})
+    assert "recovering from last.pt" in caplog.text
+    assert trainer.orders[2] == broken[0]
+    assert len(trainer.train_data.savings.epochs) == EPOCHS
+    assert torch.isfinite(trainer.train_data.scores).all()
+
+
+def test_smaller_batches_after_running_out_of_memory(settings):
+    class Small(Watched):
+        def preprocess_batch(self, batch):
+            if len(batch["im_file"]) > 2 and len(self.read) == 1 and len(self.read[0]) == BATCH:
+                self.read, self.orders = [], []
+                raise RuntimeError("CUDA out of memory")
+            return super().preprocess_batch(batch)
+
+    trainer = train(settings, trainer=Small)
+    assert trainer.batch_size == 2
+    assert trainer.read == trainer.orders
+    assert trainer.train_data.savings.made == sum(map(len, trainer.read))
+
+
+@pytest.mark.parametrize("event", ["on_train_batch_end", "on_train_epoch_end"])
+def test_stopping_early(settings, event):
+    """In the middle of an epoch as the platform does, and after it as its patience does."""
+
+    def stop(trainer):
+        trainer.stop = trainer.epoch == 2
+
+    trainer = train(settings, callbacks={event: stop}, cache="ram")
+    assert trainer.epoch == 2
+    assert len(trainer.train_data.savings.epochs) == 3
+
+
+def test_mosaic_chooses_among_all_images_whatever_was_read(settings):
+    trainer, _ = ready(settings)
+    dataset = trainer.train_data.dataset
+    mosaic = dataset.transforms.transforms[0].transforms[0]
+    random.seed(0)
+    for _ in range(50):
+        dataset.load_image(3)
+    dataset.buffer[:] = [3]  # the only image that was read lately
+    chosen = [image for _ in range(600) for image in mosaic.get_indexes()]
+    counts = np.bincount(chosen, minlength=IMAGES)
+    expected = len(chosen) / IMAGES
+    assert ((counts - expected) ** 2 / expected).sum() < 46.8  # chi-squared, 21 degrees, 0.001
+
+
+def test_mosaic_leaves_the_estimate_unbiased(settings):
+    """By enumeration: three images, every mosaic of four of them, every draw of an epoch."""
+    trainer, _ = ready(settings, batch=1)
+    dataset, model = trainer.train_data.dataset, trainer.model.eval()
+    mosaic = dataset.transforms.transforms[0].transforms[0]
+    size, partners = 3, list(itertools.product(range(3), repeat=3))
+    losses = np.zeros((size, len(partners)))
+    for image, (column, chosen) in itertools.product(range(size), enumerate(partners)):
+        mosaic.get_indexes = lambda chosen=chosen: list(chosen)
+        random.seed(0)  # the same place for the corner
+        batch = trainer.preprocess_batch(dataset.collate_fn([dataset[image]]))
+        with torch.no_grad():
+            outputs = model(batch["img"])[1]
+        with torch.enable_grad():
+            losses[image, column] = model.init_criterion()(outputs, batch)[0].sum()
+    del mosaic.get_indexes
+    full = losses.mean()
+    scores = torch.tensor([1.0, 2.0, 6.0])  # the first two are below the mean: one of them is kept
+    independent, from_the_kept, draws = [], [], set()
+    for seed in range(400):
+        pruner = infobatch.Pruner(
+            size, 2, policy="mean", seed=seed, initial_scores=scores, delta=1.0
+        )
+        kept, weights = pruner.plan.order.numpy(), pruner.plan.weights.numpy()
+        draw = tuple(sorted(zip(kept.tolist(), weights.tolist(), strict=True)))
+        if draw in draws:
+            continue
+        draws.add(draw)
+        independent.append(weights @ losses[kept].mean(1) / size)
+        among_kept = [i for i, row in enumerate(partners) if set(row) <= set(kept.tolist())]
+        from_the_kept.append(weights @ losses[kept][:, among_kept].mean(1) / size)
+    assert len(draws) == 2  # equally likely
+    assert np.mean(independent) == pytest.approx(full, rel=1e-6)
+    # What Ultralytics' buffer of recently read images would do:
+    assert abs(np.mean(from_the_kept) / full - 1) > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+def test_afss_measures_every_fifth_epoch(settings, caplog):
+    measured = {}
+
+    class Measuring(Watched):
+        pruning: ClassVar = {"policy": AfssPrune(hard=0.5, easy=0.5, keep_easy=0.5)}
+
+        def qualities(self):
+            measured[self.epoch] = super().qualities()
+            return measured[self.epoch]
+
+    trainer = train(settings, trainer=Measuring, epochs=8, verbose=True)
+    assert list(measured) == [5]
+    assert trainer.train_data.policy.extras
+    lengths = [len(epoch) for epoch in trainer.read]
+    easy = int((measured[5] > 0.5).sum())
+    assert lengths[:6] == [IMAGES] * 6
+    assert easy > 0  # empty images in which nothing is found
+    assert lengths[6] == pytest.approx(IMAGES - easy / 2, abs=1)
+    assert trainer.read == trainer.orders
+    text = f"took {IMAGES} forward passes, of which the line above counts 0"
+    assert text in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+def test_afss_refreshes_what_an_epoch_leaves_out(settings):
+    """All images count as easy, so half of them are left out in the epoch that measures again."""
+
+    class Measuring(Pruned):
+        pruning: ClassVar = {"policy": AfssPrune(keep_easy=0.5)}
+
+        def qualities(self):
+            super().qualities()
+            return torch.ones(IMAGES) if self.epoch == 5 else torch.zeros(IMAGES)
+
+    trainer = train(settings, trainer=Measuring, epochs=12)
+    kept = [round(epoch.kept_fraction * IMAGES) for epoch in trainer.train_data.savings.epochs]
+    assert kept == [IMAGES] * 6 + [IMAGES // 2] * 5 + [IMAGES]
+    assert trainer.train_data.savings.refreshed == IMAGES // 2
+    assert trainer.measured == 2 * IMAGES
+
+
+def test_quality_where_everything_or_nothing_is_detected(settings):
+    """At its ends: false alarms everywhere, and nothing found anywhere."""
+    trainer, _ = ready(settings)
+    data = trainer.train_data
+    with torch.no_grad():  # so that something is found: everywhere, with confidence
+        for level in trainer.ema.ema.model[-1].cv3:
+            level[-1].bias.fill_(1.0)
+    qualities = trainer.qualities()
+    assert len(qualities) == IMAGES
+    assert trainer.measured == IMAGES
+    objects = np.array([len(label["cls"]) for label in data.labels])
+    assert (qualities[torch.from_numpy(objects == 0)] == 0).all()  # false alarms
+    assert (qualities <= 1).all()
+    with torch.no_grad():
+        for level in trainer.ema.ema.model[-1].cv3:
+            level[-1].bias.fill_(-20.0)
+    assert trainer.qualities().tolist() == (objects == 0).astype(float).tolist()
+
+
+def test_the_page(settings, monkeypatch):
+    """With the small data set, and fewer epochs."""
+    first, second = examples("docs/ultralytics.md")
+    names = {**settings, "epochs": 3}
+    plain = YOLO.train
+
+    def briefly(model, **arguments):
+        assert arguments["epochs"] == 100
+        return plain(model, **{**names, "trainer": arguments["trainer"]})
+
+    monkeypatch.setattr(YOLO, "train", briefly)
+    scope = {}
+    exec(first, scope)
+    assert scope["model"].trainer.train_data.savings.saved > 0
+    exec(second, scope)
+    assert scope["model"].trainer.train_data.savings.saved > 0
+
+
+def test_other_tasks_and_settings_are_refused(settings):
+    for task, model in (
+        ("segment", "yolo11n-seg.yaml"),
+        ("pose", "yolo11n-pose.yaml"),
+        ("obb", "yolo11n-obb.yaml"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"got a model for task='{task}', expected task='detect'"
+        ):
+            train(settings, model)
+    for setting, reason in (({"rect": True}, "fixed by the shapes"), ({"time": 0.1}, "set epochs")):
+        (name,) = setting
+        with pytest.raises(
+            ValueError, match=f"got {name}=.* cannot be used with pruning: .*{reason}"
+        ):
+            train(settings, **setting)
+
+
+def test_other_losses_are_refused(settings):
+    trainer = Pruned(overrides={**settings, "model": "rtdetr-l.yaml"})
+    with pytest.raises(TypeError, match="a model that ends in RTDETRDecoder, expected Detect"):
+        trainer._setup_train()
+
+
+def test_several_processes_are_refused(settings):
+    script = (
+        "import ultralytics_operators\n"
+        "from infobatch.integrations.ultralytics import InfoBatchDetectionTrainer\n"
+        f"InfoBatchDetectionTrainer(overrides={ {**settings, 'model': 'yolo11n.yaml'}!r})\n"
+    )
+    path = os.pathsep.join([str(ROOT / "tests/support"), str(ROOT / "src"), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "RANK": "0", "LOCAL_RANK": "0"}
+    environment["WORLD_SIZE"] = "2"
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "several devices or processes (device='cpu', RANK=0), expected one" in run.stderr
