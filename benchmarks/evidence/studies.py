@@ -279,7 +279,7 @@ def probe_study(study: Study, task: str, layer: str, others: str) -> Study:
         f"probe-{study.task}",
         f"Pruning by measured gradients: {task}",
         f"`auto:probe={layer}` keeps samples in proportion to the norms of their gradients at the output of that layer, which "
-        f"`infobatch.Probe` measures in every backward pass; `{NOISE}` is the same rule with sizes from the losses. {study.says}",
+        f"`infobatch.Probe` measures in every backward pass; `{others}` is the same rule with sizes from the losses. {study.says}",
         f"full,{others},auto:probe={layer}",
     )
     return replace(question, lengths=study.lengths)
@@ -472,6 +472,7 @@ WIDE_CIFAR10 = replace(
     "[Table 1](table1-fashion.md), with `auto`'s smoothing and no whole epochs at the end for the paper's rules, and with random pruning as smaller batches at the same number of steps.",
     arms=f"full,auto,mean:{LIKE_AUTO},quantile:{LIKE_AUTO},{BIASED},{SMALLER}",
     learning_rates="0.05,0.1,0.2,0.4,0.8",
+    rate_seeds=2,
     rate_length=1,
 )
 
@@ -627,8 +628,8 @@ STUDIES = (
         sizes_study("cifar10", 0.2, f"{SMALL_RESNET}, rate 0.2", norms=norms, rates="0.2")
         for norms in (False, True)
     ),
-    probe_study(CAMVID, "CamVid", "to_eighth_size", f"{NOISE},auto"),
-    probe_study(CIFAR10, "CIFAR-10", "3", NOISE),
+    probe_study(CAMVID, "CamVid", "to_eighth_size", "auto"),
+    probe_study(WIDE_CIFAR10, "CIFAR-10", "3", "auto"),
     probe_study(MAE, "masked autoencoder", "vit.layers.1", f"{NOISE}:gradient=root"),
     biased_study(COVERTYPE, "Covertype", ROWS),
     annealing_study(DEMO, "Fashion-MNIST", f"{SMALL_CNN}, SGD"),
