@@ -78,4 +78,4 @@ class Plan:
 
 def fingerprint(plan: Plan) -> int:
     """A number that differs between plans with another seed, policy, scores or numpy version."""
-    return zlib.crc32(plan.class_weights.tobytes(), zlib.crc32(plan.codes))
+    return zlib.crc32(plan.class_weights.tobytes(), zlib.crc32(plan.codes.data))
