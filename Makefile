@@ -23,7 +23,7 @@ test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/litda
 	PYTHONPATH=$(APART) $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py
 
 coverage: $(VENV)/installed  ## branch coverage of the core: what is not reached, and the total
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(CORE)
+	$(PYTEST) --cov --cov-report=term-missing:skip-covered --cov-report=json:test-output/coverage.json $(CORE)
 
 check: $(VENV)/installed  ## format, lint and types
 	$(BIN)/ruff format --check .
