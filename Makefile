@@ -8,9 +8,11 @@ APART = $(abspath $(VENV))/timm-only:$(abspath $(VENV))/fastai-only:$(abspath $(
 # Two test processes of one thread each; a file's tests stay together, and so do their fixtures.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-# The core, and the tests that reach it: not those of the site, the release, the stored results and the workflows.
+# The core, and the tests that reach it: not those of the site, the release, the stored results and the workflows;
+# of the trainers, those whose loaders the core itself treats specially (src/infobatch/loaders, trainers.py).
 CORE = $(addprefix tests/,plan distributed memory policies epoch keyed scoring coresets accelerators) \
-	$(filter-out $(patsubst %,tests/test_%.py,evidence examples imports release site workflows),$(wildcard tests/test_*.py))
+	$(filter-out $(patsubst %,tests/test_%.py,evidence examples imports release site workflows),$(wildcard tests/test_*.py)) \
+	$(patsubst %,tests/integrations/test_%.py,accelerate stateful_dataloader lightning_check lightning_interface skorch ignite)
 
 .PHONY: test test-slow test-matrix coverage check demo bench results docs serve-docs dist clean
 
@@ -23,7 +25,7 @@ test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/litda
 	PYTHONPATH=$(APART) $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py tests/integrations/test_ultralytics.py
 
 coverage: $(VENV)/installed  ## branch coverage of the core: what is not reached, and the total
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered $(CORE)
+	$(PYTEST) --cov --cov-report=term-missing:skip-covered --cov-report=json:test-output/coverage.json $(CORE)
 
 check: $(VENV)/installed  ## format, lint and types
 	$(BIN)/ruff format --check .

@@ -32,11 +32,13 @@ def close_epoch(
     run.updated = run.trained
     passes = None
     if run.losses is not None or run.walk is not None:
-        if to_exchange and (shadows or run.by_index) and run.losses is not None:
-            run.losses.exchange()  # shadows need every loss on every rank
-            to_exchange = False
-        noise = _realised_noise(run, planner, in_parts=to_exchange)
-        fold_losses(run, memory, exchange=to_exchange)
+        losses = run.losses
+        in_parts = to_exchange and isinstance(losses, PositionLosses) and not shadows
+        if to_exchange and losses is not None and not in_parts:
+            losses.exchange()  # shadows need every loss on every rank
+        noise = _realised_noise(run, planner, in_parts=in_parts)
+        if losses is not None:
+            fold(losses, memory, run, exchange=in_parts)
         for shadow in shadows:
             shadow.follow(run, seed)
         unscored, visited = run.unscored(), run.visited()
@@ -149,15 +151,11 @@ def _check_forms(forms: torch.Tensor) -> set[int]:
     return used
 
 
-def fold_losses(run: Run, memory: Memory, *, exchange: bool = False) -> None:
-    """Fold everything recorded in an epoch into a memory; with ``exchange``, on all ranks."""
-    if run.losses is not None:
-        fold(run.losses, memory, run, exchange=exchange)
-
-
 def fold(losses: Losses, memory: Memory, run: Run, *, exchange: bool = False) -> None:
-    """Fold what the samples of an epoch have reported into a memory."""
-    blocks = losses.merged_blocks if exchange else losses.blocks
+    """Fold what the samples of an epoch have reported into a memory; with ``exchange``, on all ranks."""
+    blocks = losses.blocks
+    if exchange and isinstance(losses, PositionLosses):
+        blocks = losses.merged_blocks
     for number, channel in enumerate((None, *run.channels)):
         memory.fold(blocks(number), run.epoch, channel)
 

@@ -294,8 +294,8 @@ class Course:
     def known_memory(self) -> Memory:
         """A copy of the memory as it would be if the running epoch ended here."""
         memory, run = self.current_memory().copy(), self.recording
-        if run is not None:
-            boundary.fold_losses(run, memory)
+        if run is not None and run.losses is not None:
+            boundary.fold(run.losses, memory, run)
         return memory
 
     def state(self, *, gather: bool) -> State:

@@ -70,10 +70,6 @@ class Losses(ABC):
                 yield rows[finite], block[finite]
 
     @abstractmethod
-    def merged_blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
-        """The same over all ranks, whose losses are fetched on the way. Collective."""
-
-    @abstractmethod
     def follow(self, source: int) -> None:
         """Take over what a rank of the model group has recorded, in place of this rank's. Collective."""
 
@@ -175,7 +171,7 @@ class PositionLosses(Losses):
         self._exchanged = True
 
     def merged_blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
-        """See :class:`Losses`."""
+        """As ``blocks``, over all ranks, whose losses are fetched on the way. Collective."""
         earlier = self._earlier[channel]
         yield from self._blocks(0, earlier)
         visited, unscored = self._route.visited_before, _equal_to(_UNSCORED, earlier)
@@ -307,12 +303,6 @@ class IndexLosses(Losses):
         communicator = self._ranks.communicator
         self._replace([communicator.maximum(channel) for channel in self._comparable()])
         self._merged = True
-
-    def merged_blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
-        """See :class:`Losses`."""
-        if not self._merged:
-            self.exchange()
-        yield from self.blocks(channel)
 
     def _comparable(self) -> Sequence[torch.Tensor]:
         """The channels without NaN, of which backends would make different maxima."""
