@@ -26,6 +26,7 @@ from stored import stored_results
 
 from infobatch.files import write_atomically
 from infobatch.lab.files import from_json
+from infobatch.lab.run.machine import versions
 from infobatch.lab.stats.decision import Kind, decide
 from infobatch.lab.stats.frontier import frontier, pooled_savings
 from infobatch.lab.stats.intervals import CONFIDENCE, Array
@@ -47,8 +48,8 @@ ARMS = {
 }
 NUMBERS_OF_ARMS = (1, 4)
 RESAMPLED = ("demo", "fresh-fashion")
-SHORT_LENGTHS = ((0.4, 1.0), (0.6, 1.0), (0.4, 0.6, 1.0), (0.6, 0.8, 1.0), (0.4, 0.6, 0.8, 1.0))
-RESAMPLED_SEEDS = (4, 5, 6, 8)
+SHORT_LENGTHS = ((0.4, 0.6, 1.0), (0.4, 0.6, 0.8, 1.0))  # the demo's, and those of most studies
+RESAMPLED_SEEDS = (4, 6)
 Grid = dict[tuple[str, float, int], tuple[float, float]]  # cost and quality by arm, length and seed
 
 
@@ -224,7 +225,13 @@ def store(count: int) -> None:
             for seeds in RESAMPLED_SEEDS:
                 rows += resampled(name, lengths, seeds, count)
             rows += exchanged(name, lengths, 5, count)
-    stored = {"count": count, "confidence": CONFIDENCE, "rows": [asdict(row) for row in rows]}
+    stored = {
+        "command": f"python benchmarks/evidence/decisions.py --count {count}",
+        "versions": versions(),
+        "count": count,
+        "confidence": CONFIDENCE,
+        "rows": [asdict(row) for row in rows],
+    }
     text = json.dumps(stored, indent=1) + "\n"
     write_atomically(STORED, lambda path: path.write_text(text))
 
