@@ -27,7 +27,7 @@ from stored import stored_results
 from infobatch.files import write_atomically
 from infobatch.lab.files import from_json
 from infobatch.lab.run.machine import versions
-from infobatch.lab.stats.decision import Kind, decide
+from infobatch.lab.stats.decision import Kind, decide, shared_confidence
 from infobatch.lab.stats.frontier import frontier, pooled_savings
 from infobatch.lab.stats.intervals import CONFIDENCE, Array
 from infobatch.lab.stats.pairing import Measurement, PairedRuns
@@ -81,8 +81,8 @@ def kinds_of(runs: Sequence[Measurement]) -> tuple[Kind, Kind]:
         Question(MARGIN, higher_is_better=True),
     )
     arms = len({arm for arm, _ in pairs.cells})
-    placed = frontier(pairs, confidence=1 - (1 - CONFIDENCE) / len(pairs.cells))
-    pooled = pooled_savings(pairs, confidence=1 - (1 - CONFIDENCE) / arms)
+    placed = frontier(pairs, confidence=shared_confidence(len(pairs.cells)))
+    pooled = pooled_savings(pairs, confidence=shared_confidence(arms, pooled=True))
     gate = regime_gate(pairs, margin=MARGIN)
     single, several = (
         decide(replace(placed, pooled=rows), gate, question).kind for rows in ((), pooled)
