@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import re
 import runpy
 import shlex
@@ -61,7 +62,7 @@ def test_policies_page(tmp_path):
         assert train_data.savings.saved > 50
 
 
-@pytest.mark.parametrize("number", range(9))
+@pytest.mark.parametrize("number", range(10))
 def test_usage_page(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {**surroundings(tmp_path), "DataLoader": DataLoader}
@@ -76,6 +77,10 @@ def test_usage_page(number, tmp_path, monkeypatch):
     exec(compile(block, "usage.md", "exec"), namespace)
     if "in loader" in block:
         assert train_data.savings.made == 400 + len(train_data.plan)
+    if "stratified" in block:
+        batches = namespace["targets"][namespace["train_data"].plan.order].view(-1, 50)
+        share = namespace["targets"].float().mean()
+        assert ((batches.sum(1) - 50 * share).abs() <= 1 + math.log2(50)).all()
     if "shrink" in block:
         sizes = [len(x) for x, _ in namespace["loader"]]
         assert len(sizes) == len(namespace["loader"]) == 7
@@ -85,7 +90,7 @@ def test_usage_page(number, tmp_path, monkeypatch):
     if "last_loss" in block:
         assert len(loader) == -(-len(train_data.plan) // 64) < 7
         assert 0 < namespace["epoch_loss"] < 10
-    assert len(examples("docs/usage.md")) == 9
+    assert len(examples("docs/usage.md")) == 10
 
 
 def test_coresets_page(tmp_path, monkeypatch, capsys):

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
-from infobatch.policies import POLICIES, resolve_policy
+from infobatch.policies import POLICIES, IesPrune, KakurenboPrune, resolve_policy
 from simulated_device import DEVICE, on_host
 
 SIZE, BATCH, WIDTH, CLASSES = 61, 8, 6, 4
@@ -23,7 +23,8 @@ def train(device, form, policy, *, dtype=torch.float32, index_on="cpu", **option
     data = TensorDataset(torch.randn(SIZE, WIDTH), torch.randint(CLASSES, (SIZE,)))
     model = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES)).to(device, dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
-    rule = infobatch.policies.IesPrune(1.0) if policy == "ies" else policy  # or it prunes nothing
+    looser = {"ies": IesPrune(1.0), "kakurenbo": KakurenboPrune(confidence=0.5)}
+    rule = looser.get(policy, policy)  # or they prune nothing
     epochs = 4 + resolve_policy(policy).first_epoch
     shrink = options.pop("shrink", "epoch")
     train_data = infobatch.InfoBatch(

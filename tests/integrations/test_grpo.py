@@ -350,9 +350,14 @@ def test_resuming_gives_the_same_bits(options, tmp_path):
 )
 def test_resuming_amid_a_generation_repeats_it(options, tmp_path):
     """TRL has not saved its completions, and generates for the same prompts again."""
-    whole = trainer(tmp_path, save_strategy="steps", save_steps=7, num_train_epochs=2, **options)
+    options = options | {
+        "num_train_epochs": 2,
+        "infobatch": InfoBatchConfig(prune_ratio=0.5, delta=1.0),
+    }
+    whole = trainer(tmp_path, save_strategy="steps", save_steps=7, **options)
     whole.train()
-    resumed = trainer(tmp_path, num_train_epochs=2, **options)
+    assert len(whole.generated[1]) > 1, "the checkpoint is amid the first of several generations"
+    resumed = trainer(tmp_path, **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-7"))
     assert resumed.generated[1] == whole.generated[1]
     assert str(resumed.pruner.savings) == str(whole.pruner.savings)

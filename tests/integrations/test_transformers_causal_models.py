@@ -153,6 +153,9 @@ def test_models_that_are_left_out_are_still_there():
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_a_loss_of_another_kind_raises(name, tmp_path):
+    torch.manual_seed(
+        1
+    )  # rows whose first batch can tell: with few, both losses may agree by chance
     message = r"(?s)compute_loss\(\) got a loss of .* first batch, but .* shifts the labels in another way"
     with pytest.raises(RuntimeError, match=message + r" .*Override per_sample_losses"):
         trains(name, tmp_path)

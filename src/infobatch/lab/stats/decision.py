@@ -163,7 +163,9 @@ def _level(frontier: Frontier, by_arms: float, design: SequentialDesign | None) 
         sentences += f"decision are {_percent(frontier.confidence)} intervals, wider than those of each pair by "
         sentences += "itself elsewhere. "
     if pooled:
-        among = f"the {arms} arms share half of the error" if arms > 1 else "half of the error is used"
+        among = (
+            f"the {arms} arms share half of the error" if arms > 1 else "half of the error is used"
+        )
         sentences += f"For savings from several lengths together {among}: {_percent(by_arms)}. "
     return sentences + "Intervals are over seeds, not over test items."
 
