@@ -49,7 +49,7 @@ def test_the_forecast_beside_what_was_measured(demo):
     note = forecast_note([followed(demo)], frontier)
     assert note == (
         f"Forecast of the saving at equal quality, from one run on all data, ± {100 * ERROR:.0f} points: auto "
-        "25% (measured: 32% (27–37%))."
+        "25% (measured: 28% (21–32%))."
     )
     assert forecast_note([followed(demo)], None).endswith("points: auto 25%.")
     assert forecast_note(demo.runs, frontier) == "", "no run followed anything"
