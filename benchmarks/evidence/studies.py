@@ -232,9 +232,15 @@ def frontier_study(
     )
 
 
-def follow_up(study: Study, name: str, title: str, says: str, arms: str) -> Study:
+def follow_up(
+    study: Study, name: str, title: str, says: str, arms: str, *, seen: bool = True
+) -> Study:
     """Another question about a frontier's task: the same settings, and the same runs where an arm is the same."""
-    says += f" Stated after [the frontier]({study.name}.md) had been seen; runs that both have were made once."
+    says += (
+        f" Stated after [the frontier]({study.name}.md) had been seen; runs that both have were made once."
+        if seen
+        else " Stated before any run of these settings."
+    )
     return replace(
         study,
         name=name,
@@ -272,7 +278,7 @@ def biased_study(study: Study, task: str, setting: str) -> Study:
     )
 
 
-def probe_study(study: Study, task: str, layer: str, others: str) -> Study:
+def probe_study(study: Study, task: str, layer: str, others: str, *, seen: bool = True) -> Study:
     """Pruning by measured gradients, beside the rules that go by the losses."""
     question = follow_up(
         study,
@@ -281,6 +287,7 @@ def probe_study(study: Study, task: str, layer: str, others: str) -> Study:
         f"`auto:probe={layer}` keeps samples in proportion to the norms of their gradients at the output of that layer, which "
         f"`infobatch.Probe` measures in every backward pass; `{others}` is the same rule with sizes from the losses. {study.says}",
         f"full,{others},auto:probe={layer}",
+        seen=seen,
     )
     return replace(question, lengths=study.lengths)
 
@@ -629,7 +636,7 @@ STUDIES = (
         for norms in (False, True)
     ),
     probe_study(CAMVID, "CamVid", "to_eighth_size", "auto"),
-    probe_study(WIDE_CIFAR10, "CIFAR-10", "3", "auto"),
+    probe_study(WIDE_CIFAR10, "CIFAR-10", "3", "auto", seen=False),
     probe_study(MAE, "masked autoencoder", "vit.layers.1", f"{NOISE}:gradient=root"),
     biased_study(COVERTYPE, "Covertype", ROWS),
     annealing_study(DEMO, "Fashion-MNIST", f"{SMALL_CNN}, SGD"),
