@@ -65,6 +65,29 @@ def test_the_order_is_an_option_of_all_data_and_of_every_rule():
         parse_arms("full,full:order=even")
 
 
+@pytest.mark.parametrize(
+    ("arm", "can"),
+    [
+        ("auto", True),
+        ("mean:delta=1.0", True),
+        ("mean:shrink=batch", False),
+        ("auto:probe=0", False),  # all data trains without a probe
+        ("auto:order=stratified", False),  # and in its own order
+        ("full", False),
+        ("random", False),
+    ],
+)
+def test_only_arms_that_a_run_on_all_data_can_tell_are_followed(arm, can):
+    assert Arm(arm).can_be_followed is can
+
+
+def test_two_spellings_of_a_rule_are_followed_once_and_both_are_told(tmp_path):
+    results = compare(tmp_path, "full,auto,auto:tau=0.2", 1, TINY)
+    (record,) = (run for run in results["runs"] if run["shadows"])
+    assert sorted(record["shadows"]) == ["auto", "auto:tau=0.2"]
+    assert record["shadows"]["auto"] == record["shadows"]["auto:tau=0.2"]
+
+
 def test_a_random_arm_follows_unless_it_has_a_ratio():
     assert Arm("random").follows
     assert not Arm("random:ratio=0.3").follows

@@ -151,9 +151,13 @@ class Arm:
 
     @property
     def can_be_followed(self) -> bool:
-        """Whether a run on all data can tell what this arm would leave out."""
+        """Whether a run on all data can tell what this arm would leave out.
+
+        Such a run measures no gradients, starts from no scores, and keeps its own order and batches.
+        """
         by_itself = self.prunes and not self.follows and self.stream is None
-        return by_itself and self.coreset is None and self.scores is None and self.shrink == "epoch"
+        otherwise = {"scores", "probe", "order"} & self._parts[1].keys()
+        return by_itself and self.coreset is None and self.shrink == "epoch" and not otherwise
 
     @property
     def options(self) -> Options:

@@ -117,7 +117,7 @@ class Run:
             seed=settings.seed,
             labels=self._labels_for(policy),
             initial_scores=self._initial_scores(),
-            shadow=tuple(self.shadows.values()),
+            shadow=tuple({name_of(rule): rule for rule in self.shadows.values()}.values()),
             tracks=tracks,
             **self.arm.limits,
         )
