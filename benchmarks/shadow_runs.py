@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent / "evidence"))
 from studies import Study, study_of
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.shadow import sums_of
 from infobatch.files import write_atomically
+from infobatch.forecast.realised import realised_noise, sums_of
 from infobatch.lab.compare.results import read_results
 from infobatch.lab.options import parse_options
 from infobatch.lab.run.arms import Arm, parse_arms
@@ -41,7 +41,7 @@ from infobatch.lab.run.settings import settings_of
 from infobatch.lab.run.training import Run
 from infobatch.lab.task import load_task
 from infobatch.plan import FloatArray
-from infobatch.policies.gradient import realised_noise, sizing_of
+from infobatch.policies.gradient import sizing_of
 from infobatch.policies.options import Options
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -12,15 +12,12 @@ import torch
 from infobatch.epoch.losses import Losses, PositionLosses
 from infobatch.epoch.matching import left_out, warn_of_left_out, warn_of_sharding
 from infobatch.epoch.run import Run
-from infobatch.epoch.shadow import Shadow, sums_of
+from infobatch.forecast.realised import realised_noise, sums_of
+from infobatch.forecast.shadow import Shadow
 from infobatch.memory.memory import Memory
 from infobatch.plan import fingerprint
-from infobatch.policies.gradient import realised_noise
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
-
-_SEVERAL = 5  # epochs in a row: a single one may be chance
-_FAR = 0.1  # of the gradient noise
 
 
 def close_epoch(
@@ -223,34 +220,6 @@ def warn_of_old_scores(planner: Planner, epoch: int, last: EpochPasses | None) -
         stacklevel=2,
     )
     return True
-
-
-def warn_of_noise(planner: Planner, history: Sequence[EpochPasses]) -> bool:
-    """Warn if pruning adds far more noise than a rule that limits it promises; return whether it did.
-
-    Only for rules that limit the noise: the others promise nothing, and what they add is recorded.
-    """
-    last = [epoch for epoch in history if epoch.planned < epoch.full][-_SEVERAL:]
-    limits = planner.policy.gradient is not None or planner.options.max_noise is not None
-    if not limits or len(last) < _SEVERAL or not all(map(_is_far_above, last)):
-        return False
-    promised = np.mean([epoch.added_noise for epoch in last])
-    realised = np.mean([epoch.realised_noise for epoch in last])
-    warnings.warn(
-        f"{planner.policy!r} adds more noise than it promises: {realised:.2f} of the gradient noise in epochs "
-        f"{last[0].epoch} to {last[-1].epoch}, by the losses of these epochs, where {promised:.2f} was expected "
-        "from earlier ones. The scores do not predict the gradients, so that pruning costs more than it "
-        "seems; print(train_data.forecast()) says what is left of the saving. Smooth the scores more "
-        '(smoothing=0.9), check that gradient= says what they are, or train with policy="none" and '
-        'shadow=("auto", "mean") to compare rules before pruning.',
-        stacklevel=2,
-    )
-    return True
-
-
-def _is_far_above(epoch: EpochPasses) -> bool:
-    realised, promised = epoch.realised_noise, epoch.added_noise
-    return realised is not None and realised > 2 * promised and realised - promised > _FAR
 
 
 def _check_matching(run: Run) -> bool:

@@ -14,9 +14,10 @@ from infobatch.epoch.matching import check_data_length, check_endless
 from infobatch.epoch.numbering import Numbering
 from infobatch.epoch.route import Route
 from infobatch.epoch.run import Resumed, Run
-from infobatch.epoch.shadow import Shadow
 from infobatch.epoch.walk import Walk
-from infobatch.forecast import Forecast, RuleForecast
+from infobatch.forecast.law import Forecast, RuleForecast
+from infobatch.forecast.realised import warn_of_noise
+from infobatch.forecast.shadow import Shadow
 from infobatch.loaders.known import KnownLoaders
 from infobatch.memory.memory import Memory
 from infobatch.memory.state import ShadowState, State
@@ -91,7 +92,7 @@ class Course:
 
     def begin(self, walk: Walk) -> Route | None:
         """Begin a pass over an epoch: this one if none of it was trained on, else the next."""
-        self._loaders.check(same_length=walk.shrinks)
+        self._loaders.check(same_length=walk.cut is not None and walk.cut.shrinks)
         position, self._loaders_position = self._loaders_position, None
         if position is not None:
             done = 0 if self._run is None else self._run.made()
@@ -246,7 +247,7 @@ class Course:
                 boundary.warn_of_first_epoch(passes.epoch)
             self.history.append(passes)
             if not self._warned_of_noise:
-                self._warned_of_noise = boundary.warn_of_noise(self.planner, self.history)
+                self._warned_of_noise = warn_of_noise(self.planner, self.history)
 
     def _complete(self) -> None:
         self._close()
@@ -259,9 +260,8 @@ class Course:
 
     # Available at any time.
 
-    @property
     def recording(self) -> Run | None:
-        """The run whose losses are not yet part of the memory, if any were recorded."""
+        """The run whose losses are not yet part of the memory, if any were; may wait for the device."""
         run = self._run
         if run is None or run.closed or run.losses is None:
             return None
@@ -269,7 +269,7 @@ class Course:
 
     def passes(self) -> list[EpochPasses]:
         """The passes of all epochs so far, including the running one."""
-        run = self.recording
+        run = self.recording()
         under_way = [] if run is None else [boundary.passes_of(run, run.unscored())]
         return [*self.history, *under_way]
 
@@ -293,7 +293,7 @@ class Course:
 
     def known_memory(self) -> Memory:
         """A copy of the memory as it would be if the running epoch ended here."""
-        memory, run = self.current_memory().copy(), self.recording
+        memory, run = self.current_memory().copy(), self.recording()
         if run is not None and run.losses is not None:
             boundary.fold(run.losses, memory, run)
         return memory
@@ -306,7 +306,7 @@ class Course:
             boundary.exchange_losses(run)
             if clock.is_over or run.covers_all():
                 self._complete()
-        epoch, finished, run = clock.epoch, clock.finished, self.recording
+        epoch, finished, run = clock.epoch, clock.finished, self.recording()
         shadows = self.shadows
         if run is None or clock.is_over:  # between epochs, as far as this rank knows
             if clock.is_over:

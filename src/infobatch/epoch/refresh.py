@@ -34,7 +34,7 @@ class Refresher:
         self._waiting: tuple[weakref.ref[Run], Mask] | None = None
 
     def left_out(self) -> torch.Tensor:
-        """See :attr:`infobatch.Pruner.left_out`."""
+        """The samples that the running epoch leaves out, or that the last one has and whose scores are old."""
         finished = self._course.finished_run
         run = self._course.current_run() if finished is None else finished
         rows = np.flatnonzero(_left_out(run) if finished is None else self._old_scores(run))
@@ -47,7 +47,7 @@ class Refresher:
         scores: torch.Tensor | None,
         extras: Mapping[str, torch.Tensor] | None,
     ) -> None:
-        """See :meth:`infobatch.Pruner.refresh`."""
+        """Record losses of samples that the epoch left out. Collective with several ranks."""
         planner = self._course.planner
         others = checks.check_extras("refresh", losses, extras, planner.channels, planner.policy)
         run, rows, values = self._checked(losses, index, scores)

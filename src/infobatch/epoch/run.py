@@ -216,7 +216,7 @@ class Run:
         """Note what is known about the loader when the first losses of the epoch arrive."""
         walk = self.walk
         self._cut()
-        if walk is not None and by_index and walk.pads:
+        if walk is not None and by_index and walk.cut is not None and walk.cut.pad:
             raise RuntimeError(
                 "update(index=…) got a batch of batch_sampler(pad=True), expected the form without "
                 "index: the index cannot tell the repeats of a padded batch, whose weight is 0, from "

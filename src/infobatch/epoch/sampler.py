@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from torch.utils.data import Sampler
 
@@ -14,6 +14,7 @@ from infobatch.epoch.loader_state import ReadPosition
 from infobatch.epoch.walk import Cut, Walk
 
 Shrink = Literal["epoch", "batch"]
+Item_co = TypeVar("Item_co", covariant=True)
 
 
 class HasCourse(Protocol):
@@ -24,6 +25,29 @@ class HasCourse(Protocol):
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch."""
         ...
+
+
+class _OfEpochs(Sampler[Item_co]):
+    """What a loader asks of either sampler besides its items."""
+
+    pruner: HasCourse
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the next epoch; a second call with the same number changes nothing."""
+        self.pruner.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """How far the loader has read, for a stateful loader.
+
+        Such a loader asks for it at each batch, so it does not contain the scores: resume from the
+        data set's state instead. Because this method exists, the loader does not skip samples that
+        the data set's state already skips.
+        """
+        return self.pruner._course.position()._asdict()
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Note the loader's position; the data set's must agree when the loader is iterated."""
+        self.pruner._course.expect_position(ReadPosition(**state))
 
 
 class WalkIterator:
@@ -49,7 +73,7 @@ class WalkIterator:
         return next(self._indices)
 
 
-class PlanSampler(Sampler[int]):
+class PlanSampler(_OfEpochs[int]):
     """A ``torch.utils.data`` sampler over the current epoch's plan.
 
     Creating an iterator has no side effects: the epoch begins when the first index is taken.
@@ -69,25 +93,8 @@ class PlanSampler(Sampler[int]):
         route = self.pruner._course.length()
         return 0 if route is None else len(route)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch; a second call with the same number changes nothing."""
-        self.pruner.set_epoch(epoch)
 
-    def state_dict(self) -> dict[str, int]:
-        """How far the loader has read, for a stateful loader.
-
-        Such a loader asks for it at each batch, so it does not contain the scores: resume from the
-        data set's state instead. Because this method exists, the loader does not skip samples that
-        the data set's state already skips.
-        """
-        return self.pruner._course.position()._asdict()
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Note the loader's position; the data set's must agree when the loader is iterated."""
-        self.pruner._course.expect_position(ReadPosition(**state))
-
-
-class PlanBatchSampler(Sampler[list[int]]):
+class PlanBatchSampler(_OfEpochs[list[int]]):
     """The same epochs in batches, for ``DataLoader(batch_sampler=…)``, with no work per sample.
 
     With ``shrink="batch"`` a pruned epoch has as many batches as a full one; with ``even`` its
@@ -119,7 +126,7 @@ class PlanBatchSampler(Sampler[list[int]]):
                 'expected drop_last=False, even=False and shrink="epoch": padding makes every batch '
                 "as large as the first, and the others change sizes or drop the last batch."
             )
-        self.sampler = sampler
+        self.sampler, self.pruner = sampler, sampler.pruner
         self.batch_size = batch_size if shrink == "epoch" and not even else None
         self.drop_last = drop_last
         self.shrink = shrink
@@ -127,23 +134,11 @@ class PlanBatchSampler(Sampler[list[int]]):
         self._cut = Cut(batch_size, drop_last, shrink == "batch", even, pad)
 
     def __iter__(self) -> Iterator[list[int]]:
-        walk, course = Walk(), self.sampler.pruner._course
+        walk, course = Walk(), self.pruner._course
         batches = walk.in_batches(course.begin, course.check_turn, self._cut)
         walk.held_by(batches)
         return batches
 
     def __len__(self) -> int:
-        route = self.sampler.pruner._course.length(shrinks=self._cut.shrinks)
+        route = self.pruner._course.length(shrinks=self._cut.shrinks)
         return 0 if route is None else len(self._cut.batches(route))
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch; a second call with the same number changes nothing."""
-        self.sampler.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, int]:
-        """See :meth:`PlanSampler.state_dict`."""
-        return self.sampler.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """See :meth:`PlanSampler.load_state_dict`."""
-        self.sampler.load_state_dict(state)

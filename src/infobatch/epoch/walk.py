@@ -63,10 +63,7 @@ class Walk:
         self.loader: AskingLoader | None = None  # torch's loader, if that is what asks
         self.prepared: PreparedLoader | None = None  # a loader around it that reports more
         self.batches: Batches | None = None  # where they are known
-        self.batch_size: int | None = None
-        self.drop_last = False
-        self.shrinks = False
-        self.pads = False
+        self.cut: Cut | None = None  # and how they are cut
         self.left = False  # the loop is known to have left before the end
         self.left_after_update = False  # and it had reported every batch that it took
 
@@ -96,7 +93,7 @@ class Walk:
         """Note that the loader asked for an iterator."""
         self._requests += 1
         if self._requests == 2 and self.issued:
-            self._set_batch_size(self.issued)
+            self._set_cut(Cut(self.issued))
 
     @property
     def has_begun(self) -> bool:
@@ -105,14 +102,13 @@ class Walk:
 
     def blocks(self, begin: Begin) -> Iterator[Iterator[int]]:
         """Begin the epoch and issue its indices, a block at a time."""
-        if self._requests > 1:
-            self.drop_last = True
+        drop_last = self._requests > 1
         route = self._begin(begin)
         if route is None:  # an epoch that is over already
             return
         route.pad(1)
-        if self.drop_last:
-            self._set_batch_size(self._requests)
+        if drop_last:
+            self._set_cut(Cut(self._requests, drop_last=True))
         for start in range(0, len(route), _BLOCK):
             stop = min(start + _BLOCK, len(route))
             self._block = iter(route.indices(start, stop).tolist())
@@ -127,13 +123,12 @@ class Walk:
         cut: Cut,
     ) -> Iterator[list[int]]:
         """Begin the epoch and issue its indices, a batch at a time."""
-        self.drop_last, self.shrinks, self.pads = cut.drop_last, cut.shrinks, cut.pad
-        self._requests = 1
+        self.cut, self._requests = cut, 1
         route = self._begin(begin)
         if route is None:
             return
         route.pad(cut.size if cut.pad else 1)
-        self.batch_size, self.batches = cut.size, cut.batches(route)
+        self.batches = cut.batches(route)
         for batch in range(len(self.batches)):
             check_turn(self)
             start, self._block_end = self.batches.bounds(batch)
@@ -145,10 +140,9 @@ class Walk:
         self._route = begin(self)
         return self._route
 
-    def _set_batch_size(self, size: int) -> None:
+    def _set_cut(self, cut: Cut) -> None:
         assert self._route is not None
-        self.batch_size = size
-        self.batches = Cut(size, drop_last=self.drop_last).batches(self._route)
+        self.cut, self.batches = cut, cut.batches(self._route)
 
     # What is known about the loop.
 
@@ -234,14 +228,14 @@ class Walk:
         """How many samples at the end of ``positions`` positions the loader drops, over all ranks."""
         if self.prepared is not None:
             return self.prepared.dropped_of(positions)
-        if self._route is None or not self.drop_last or self.batch_size is None:
+        if self._route is None or self.cut is None or not self.cut.drop_last:
             return 0
         ranks = self._route.ranks
         if ranks.global_order:  # the loader shards the batches, and drops an incomplete round
-            return positions % (self.batch_size * ranks.world_size)
-        if self.shrinks and positions == len(self._route):
+            return positions % (self.cut.size * ranks.world_size)
+        if self.cut.shrinks and positions == len(self._route):
             return (positions - self.to_issue) * ranks.walkers
-        return positions % self.batch_size * ranks.walkers
+        return positions % self.cut.size * ranks.walkers
 
     # Samples that may be waiting for their update.
 

@@ -105,8 +105,10 @@ class Weights:
         On the device of ``index``, for losses of this dtype.
         """
         table = self._table_for(index.shape[0], dtype, index.device)
-        scaled = _look_up(table.scaled, table.by_row, index)
-        return scaled if table.scaled is not None else scaled / table.batch
+        by_row = table.by_row.index_select(0, index)
+        if table.scaled is None:
+            return by_row / table.batch
+        return table.scaled.index_select(0, by_row)
 
     def _table_for(self, batch: int, dtype: torch.dtype, device: torch.device) -> _Table:
         table = self._table
@@ -178,13 +180,6 @@ class Weights:
         return _Table(
             dtype, by_row.to(device, non_blocking=True), None, batch, None, sources=(by_row,)
         )
-
-
-def _look_up(
-    values: torch.Tensor | None, by_row: torch.Tensor, index: torch.Tensor
-) -> torch.Tensor:
-    rows = by_row.index_select(0, index)
-    return rows if values is None else values.index_select(0, rows)
 
 
 def scaled_at(

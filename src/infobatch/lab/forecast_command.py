@@ -9,8 +9,8 @@ import numpy as np
 import typer
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.shadow import sums_of
 from infobatch.forecast import Forecast, RuleForecast
+from infobatch.forecast.realised import realised_noise, sums_of
 from infobatch.lab.commands import ENDINGS, check_data, check_writable, plain_errors
 from infobatch.lab.options import parse_options
 from infobatch.lab.run.arms import Arm, parse_arms
@@ -21,7 +21,7 @@ from infobatch.lab.stats.runs import FULL, label_of
 from infobatch.memory.export import read_table
 from infobatch.memory.memory import SCORE
 from infobatch.plan import FloatArray
-from infobatch.policies.gradient import realised_noise, sizing_of
+from infobatch.policies.gradient import sizing_of
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 

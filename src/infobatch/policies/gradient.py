@@ -164,22 +164,6 @@ def added_noise(strata: Strata, squares: Sums) -> float:
     return float(deviation @ squares[1:]) / total
 
 
-def noise_sums(weights: Sums, sizes: FloatArray) -> Sums:
-    """Σ w² g² and Σ w g² of visited samples; sums of disjoint parts add up.
-
-    >>> noise_sums(np.array([1.0, 2.0]), np.array([3.0, 1.0], np.float32))
-    array([13., 11.])
-    """
-    squares = np.square(sizes, dtype=np.float64) * weights
-    return np.array([(squares * weights).sum(), squares.sum()])  # equal if every weight is 1
-
-
-def realised_noise(sums: Sums) -> float | None:
-    """The noise that pruning really added, from all of ``noise_sums``; None if no gradient is known."""
-    weighted, total = sums.tolist()
-    return weighted / total - 1 if total > 0 else None
-
-
 def limit_noise(strata: Strata, squares: Sums, bound: float) -> Strata:
     """Prune less, by the same factor in every stratum, until at most ``bound`` is added.
 

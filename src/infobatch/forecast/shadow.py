@@ -10,24 +10,45 @@ seen all data.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.losses import Losses
-from infobatch.epoch.run import Run
+from infobatch.forecast.realised import realised_noise, sums_of
 from infobatch.memory.memory import Memory, Rows
 from infobatch.memory.state import ShadowState
-from infobatch.plan import FloatArray, Plan
-from infobatch.policies.gradient import Sizing, Sums, gradient_size, noise_sums, realised_noise
+from infobatch.plan import FloatArray
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
 _BLOCK = 1 << 16  # samples at a time, so that temporaries stay in the CPU cache
-_ENOUGH = 1 << 18  # samples of each rank: enough for two digits of the noise
+
+
+class Recorded(Protocol):
+    """The values that an epoch has recorded: in the first channel the scores, in others further ones."""
+
+    def known(self) -> FloatArray:
+        """A row per channel."""
+        ...
+
+    def blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
+        """The finite values of a channel and their rows in the memory."""
+        ...
+
+
+class TrainedEpoch(Protocol):
+    """An epoch that was trained on all data, as a shadow sees it."""
+
+    epoch: int
+    ranks: Ranks
+    channels: Sequence[str]
+
+    @property
+    def losses(self) -> Recorded | None:
+        """What it has recorded, if anything."""
+        ...
 
 
 class Shadow:
@@ -39,14 +60,14 @@ class Shadow:
         self.seconds = 0.0  # of the processor, in this process
         self._memory: Memory | None = None
 
-    def follow(self, run: Run, seed: int) -> None:
+    def follow(self, run: TrainedEpoch, seed: int) -> None:
         """Record an epoch that was trained on all data. Collective if the scores are sharded."""
         began = time.thread_time()
         if run.losses is not None:
             self._record(run, run.losses, seed)
         self.seconds += time.thread_time() - began
 
-    def _record(self, run: Run, recorded: Losses, seed: int) -> None:
+    def _record(self, run: TrainedEpoch, recorded: Recorded, seed: int) -> None:
         ranks, memory = run.ranks, self._current_memory(run.ranks)
         plan = self.planner.draw(memory, ranks, self.history, epoch=run.epoch, seed=seed)
         losses = by_row(recorded, len(memory))
@@ -87,7 +108,7 @@ class Shadow:
             self._memory = self.planner.new_memory(ranks)
         return self._memory
 
-    def as_if_over(self, run: Run, seed: int) -> Shadow:
+    def as_if_over(self, run: TrainedEpoch, seed: int) -> Shadow:
         """What this shadow would be if the running epoch ended here."""
         twin = Shadow(self.planner)
         twin.history, twin._memory = list(self.history), self._current_memory(run.ranks).copy()
@@ -107,35 +128,12 @@ class Shadow:
         self.history = list(state.history)
 
 
-def by_row(losses: Losses, count: int, channel: int = 0) -> FloatArray:
+def by_row(losses: Recorded, count: int, channel: int = 0) -> FloatArray:
     """An epoch's losses, one per row of the memory, NaN where there is none."""
     dense = np.full(count, np.nan, np.float32)
     for rows, values in losses.blocks(channel):
         dense[rows] = values
     return dense
-
-
-def sums_of(
-    plan: Plan, losses: FloatArray, sizing: Sizing, *, at: npt.NDArray[Any] | None = None
-) -> Sums:
-    """The sums of which the realised noise is the ratio, over the samples that a plan visits.
-
-    ``losses`` are one per row of the memory, or one for each code in ``at``; those that are not
-    finite add to neither sum. A plan's order is random, so its first samples stand for all of them.
-    """
-    total = np.zeros(2)
-    all_codes = (plan.codes if at is None else at)[:_ENOUGH]
-    for start in range(0, len(all_codes), _BLOCK):
-        codes = all_codes[start : start + _BLOCK]
-        if at is None:
-            visited = losses[plan.rows(codes)]
-        else:
-            visited = losses[start : start + _BLOCK]
-            codes = codes[: len(visited)]
-        sizes = gradient_size(visited, sizing)
-        sizes[~np.isfinite(visited)] = 0
-        total += noise_sums(plan.class_weights[plan.classes(codes)], sizes)
-    return total
 
 
 def _visits(losses: FloatArray, rows: Rows | None) -> Iterator[tuple[Rows, FloatArray]]:

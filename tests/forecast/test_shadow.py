@@ -10,8 +10,8 @@ import torch
 
 import infobatch
 from infobatch.distributed.checkpoint import Checkpointable
+from infobatch.forecast.realised import noise_sums, realised_noise
 from infobatch.policies import AutoPrune, MeanPrune, NoisePrune
-from infobatch.policies.gradient import noise_sums, realised_noise
 from infobatch.policies.registry import POLICIES
 from rank_threads import on_ranks
 
