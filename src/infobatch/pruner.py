@@ -284,6 +284,9 @@ class Pruner:
 
         With ``sharded=True``, only this rank's samples. After the epoch's end, samples that have
         been refreshed are no longer included.
+
+        Raises:
+            RuntimeError: if the epoch has not begun, so that its plan is not drawn yet.
         """
         return self._refresher.left_out()
 

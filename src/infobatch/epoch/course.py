@@ -254,6 +254,12 @@ class Course:
         self.clock.complete()
 
     @property
+    def planned_run(self) -> Run | None:
+        """The running epoch, or the one that has just ended, if its plan has been drawn."""
+        run = self._run
+        return run if run is not None and run.epoch == self.clock.epoch else None
+
+    @property
     def finished_run(self) -> Run | None:
         """The epoch that has just ended, until the next one is requested."""
         return self._run if isinstance(self.clock.phase, Complete) else None

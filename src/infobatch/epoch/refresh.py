@@ -35,9 +35,15 @@ class Refresher:
 
     def left_out(self) -> torch.Tensor:
         """The samples that the running epoch leaves out, or that the last one has and whose scores are old."""
-        finished = self._course.finished_run
-        run = self._course.current_run() if finished is None else finished
-        rows = np.flatnonzero(_left_out(run) if finished is None else self._old_scores(run))
+        run = self._course.planned_run
+        if run is None:
+            raise RuntimeError(
+                f"left_out was read before epoch {self._course.clock.epoch} began, so it is not yet known what "
+                "it leaves out. Expected it while the epoch is iterated, or after its last update(); "
+                "to have the epoch drawn now, read train_data.plan first."
+            )
+        finished = run is self._course.finished_run
+        rows = np.flatnonzero(self._old_scores(run) if finished else _left_out(run))
         return torch.from_numpy(run.plan.shard.first + run.plan.shard.step * rows.astype(np.int64))
 
     def refresh(
