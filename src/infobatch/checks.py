@@ -199,7 +199,7 @@ def check_losses(call: str, losses: object) -> None:
             f"{call} got losses of {losses.dtype}, expected floating point numbers: an integer has "
             "no gradient. Pass the criterion's output, not the labels or predictions."
         )
-    if not losses.shape[0]:
+    if not losses.numel():
         raise ValueError(
             f"{call} got no losses, expected one per sample. For a batch without samples call skip()."
         )

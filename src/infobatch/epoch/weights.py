@@ -25,6 +25,7 @@ class _Chunk(NamedTuple):
     stop: int
     batch: int
     losses_dtype: torch.dtype
+    device: torch.device
     weights: torch.Tensor
     scaled: tuple[torch.Tensor, ...]
     source: torch.Tensor
@@ -136,7 +137,7 @@ class Weights:
             or start < chunk.start
             or stop > chunk.stop
             or dtype is not chunk.losses_dtype
-            or device != chunk.weights.device
+            or device != chunk.device
         ):
             chunk = self._chunk = self._unpack(start, stop, dtype, device)
         return chunk
@@ -160,7 +161,7 @@ class Weights:
         source[max(len(self._route.shard) - start, 0) :] = 0.0  # repeats
         weights = source.to(device, non_blocking=True)
         scaled = torch.split(weights / count, count)
-        return _Chunk(start, stop, count, dtype, weights, scaled, source)
+        return _Chunk(start, stop, count, dtype, weights.device, weights, scaled, source)
 
     @torch.inference_mode(False)
     def _tabulate(self, batch: int, dtype: torch.dtype, device: torch.device) -> _Table:
