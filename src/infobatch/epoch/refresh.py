@@ -47,7 +47,7 @@ class Refresher:
         scores: torch.Tensor | None,
         extras: Mapping[str, torch.Tensor] | None,
     ) -> None:
-        """See :meth:`infobatch.Pruner.refresh`."""
+        """Check the losses, exchange them with the other ranks, and fold them into the memory."""
         planner = self._course.planner
         others = checks.check_extras("refresh", losses, extras, planner.channels, planner.policy)
         run, rows, values = self._checked(losses, index, scores)

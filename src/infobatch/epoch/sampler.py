@@ -53,6 +53,9 @@ class PlanSampler(Sampler[int]):
     """A ``torch.utils.data`` sampler over the current epoch's plan.
 
     Creating an iterator has no side effects: the epoch begins when the first index is taken.
+
+    Args:
+        pruner: the pruner that it belongs to, which builds it: :attr:`infobatch.Pruner.sampler`.
     """
 
     def __init__(self, pruner: HasCourse) -> None:
@@ -70,20 +73,31 @@ class PlanSampler(Sampler[int]):
         return 0 if route is None else len(route)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch; a second call with the same number changes nothing."""
+        """Set the next epoch; a second call with the same number changes nothing.
+
+        Args:
+            epoch: its number, counted from 0.
+        """
         self.pruner.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """How far the loader has read, for a stateful loader.
+        """Return how far the loader has read, for a stateful loader.
 
         Such a loader asks for it at each batch, so it does not contain the scores: resume from the
         data set's state instead. Because this method exists, the loader does not skip samples that
         the data set's state already skips.
+
+        Returns:
+            The position in the epoch, in plain numbers.
         """
         return self.pruner._course.position()._asdict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Note the loader's position; the data set's must agree when the loader is iterated."""
+        """Note the loader's position; the data set's must agree when the loader is iterated.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+        """
         self.pruner._course.expect_position(ReadPosition(**state))
 
 
@@ -93,6 +107,14 @@ class PlanBatchSampler(Sampler[list[int]]):
     With ``shrink="batch"`` a pruned epoch has as many batches as a full one; with ``even`` its
     batches have nearly the same size. That size then varies with the epoch, so ``batch_size`` is
     None, so that a loader that relies on a fixed size notices.
+
+    Args:
+        sampler: the sampler of a pruner.
+        batch_size, drop_last, shrink, even, pad: see :meth:`infobatch.Pruner.batch_sampler`, which builds
+            this object.
+
+    Raises:
+        ValueError: if ``batch_size`` is below 1, or if the options contradict each other.
     """
 
     def __init__(
@@ -137,13 +159,25 @@ class PlanBatchSampler(Sampler[list[int]]):
         return 0 if route is None else len(self._cut.batches(route))
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch; a second call with the same number changes nothing."""
+        """Set the next epoch; a second call with the same number changes nothing.
+
+        Args:
+            epoch: its number, counted from 0.
+        """
         self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """See :meth:`PlanSampler.state_dict`."""
+        """Return how far the loader has read, as the sampler's own ``state_dict`` does.
+
+        Returns:
+            The position in the epoch, in plain numbers.
+        """
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """See :meth:`PlanSampler.load_state_dict`."""
+        """Note the loader's position, as the sampler's own ``load_state_dict`` does.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+        """
         self.sampler.load_state_dict(state)
