@@ -178,7 +178,11 @@ class Forecast:
         return f"Use {use}: it would save about {saved}."
 
     def as_dict(self) -> dict[str, float]:
-        """Flat numbers for a logger: of the last epoch, and the saving of the whole run."""
+        """Return flat numbers for a logger.
+
+        Returns:
+            The numbers by name: of the last epoch, and the saving of the whole run.
+        """
         numbers: dict[str, float] = {}
         for name, rule in self.rules.items():
             if not rule.epochs:

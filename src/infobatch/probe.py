@@ -214,7 +214,11 @@ class Probe:
         return self._window.numbers()
 
     def report(self) -> str:
-        """A few lines on the latest samples: whether the loss shows the gradient, and how noisy it is."""
+        """Say whether the loss shows the size of the gradient, and how noisy the gradient is.
+
+        Returns:
+            A few lines on the latest samples.
+        """
         numbers = self.numbers
         if not numbers:
             return "No gradients measured yet."

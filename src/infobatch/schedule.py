@@ -47,11 +47,17 @@ def paced(
     schedule reaches exactly its end. A scheduler that is stepped once per epoch needs no pacing.
 
     Args:
-        scheduler: Built for ``num_epochs`` times the steps of an epoch over all data.
-        train_data: The pruned data, or its pruner.
-        steps_per_epoch: The number of optimizer steps in an epoch over all data. Without it, the
+        scheduler: built for ``num_epochs`` times the steps of an epoch over all data.
+        train_data: the pruned data, or its pruner.
+        steps_per_epoch: the number of optimizer steps in an epoch over all data. Without it, the
             first epoch shows it, if its batches are equal. With it, a run also resumes with another
             batch size or number of processes, for which the scheduler was rebuilt.
+
+    Returns:
+        The paced scheduler, to be used and saved in place of the other one.
+
+    Raises:
+        TypeError, ValueError: if the scheduler cannot be paced, or was not built for the full data.
 
     Example::
 

@@ -289,7 +289,11 @@ class StreamPruner:
         return counted if isinstance(counted, int) else int(counted.cpu())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue from here, bit for bit; one per rank."""
+        """Return everything needed to continue from here, bit for bit.
+
+        Returns:
+            The state of this rank, in plain tensors and numbers; save one per rank.
+        """
         return {
             "version": _VERSION,
             "settings": self._settings(),

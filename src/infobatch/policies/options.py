@@ -153,7 +153,15 @@ class Options:
         return needed or any(options.needs_labels for options in self.shadows.values())
 
     def of_dataset(self, dataset: Any) -> Self:
-        """The same options with what is read from a data set: costs and labels."""
+        """Return the same options with what is read from a data set: costs and labels.
+
+        Args:
+            dataset: the data set whose samples a ``cost`` function is called with, and whose ``targets``
+                are the labels if some are needed and none were given.
+
+        Returns:
+            The options, with arrays instead of functions.
+        """
         cost, labels = self.cost, self.labels
         if callable(cost):
             cost = costs_of(dataset, cost)
@@ -162,7 +170,11 @@ class Options:
         return replace(self, cost=cost, labels=labels)
 
     def arguments(self) -> dict[str, Any]:
-        """The options as keyword arguments, with which an equal object can be built."""
+        """Return the options as keyword arguments, with which an equal object can be built.
+
+        Returns:
+            Every option by name.
+        """
         return {option.name: getattr(self, option.name) for option in fields(self)}
 
     def __repr__(self) -> str:
