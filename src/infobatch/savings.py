@@ -68,6 +68,10 @@ class EpochPasses:
 class Savings:
     """Sample passes made and saved, by epoch and in total.
 
+    Attributes:
+        epochs: one record per epoch.
+        forecast: flat numbers of the rules that are followed with ``shadow=``, for :meth:`as_dict`.
+
     >>> savings = Savings((EpochPasses(0, 100, 100, 100, 0), EpochPasses(1, 100, 60, 60, 0, (0.7,))))
     >>> print(savings)
     Saved 20.0% of 200 sample passes (160 made in 2 epochs)
@@ -76,7 +80,7 @@ class Savings:
     """
 
     epochs: tuple[EpochPasses, ...] = ()
-    forecast: Mapping[str, float] = field(default_factory=dict, compare=False)  # of rules followed
+    forecast: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def made(self) -> int:

@@ -146,7 +146,14 @@ class PrunedEpochs(_Base):
     # The run: its length, its schedule, its epochs.
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """The Trainer's values for full data, and a new pruner for the same number of epochs."""
+        """Compute the Trainer's values for full data, and start a new pruner for as many epochs.
+
+        Args:
+            args, dataloader: as the Trainer passes them.
+
+        Returns:
+            What the Trainer's own method returns.
+        """
         self._epoch_sampler.of_all_data = True
         try:
             values = super().set_initial_training_values(args, dataloader)
@@ -394,14 +401,14 @@ class InfoBatchMixin(WeightedSteps, PrunedEpochs):
     ``train()`` starts with a new one, or with a checkpoint's.
 
     Args:
-        *args: The arguments of the Trainer class.
-        infobatch: How to prune; by default, the mean rule with its default settings.
-        **kwargs: The keyword arguments of the Trainer class.
+        *args: the arguments of the Trainer class.
+        infobatch: how to prune; by default, the mean rule with its default settings.
+        **kwargs: the keyword arguments of the Trainer class.
 
     Raises:
-        TypeError: If ``infobatch`` is not an :class:`InfoBatchConfig`, or the training data has no
+        TypeError: if ``infobatch`` is not an :class:`InfoBatchConfig`, or the training data has no
             length or is not read by index.
-        ValueError: If a training argument is incompatible with pruned epochs.
+        ValueError: if a training argument is incompatible with pruned epochs.
 
     Example::
 
