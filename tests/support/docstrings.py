@@ -26,12 +26,15 @@ def find(name):
 
 
 def callables(name):
-    """The function or class of this name, and the public methods that it defines.
+    """The function or class of this name, and the public methods that it defines; of a module, all names.
 
     A method that overrides one of a base class is documented there.
     """
     target = find(name)
-    if inspect.isclass(target):
+    if inspect.ismodule(target):
+        for public_name in target.__all__:
+            yield from callables(f"{name}.{public_name}")
+    elif inspect.isclass(target):
         yield name, target
         for base in target.__mro__:
             if base.__module__.split(".")[0] != "infobatch":

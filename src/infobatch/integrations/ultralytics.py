@@ -63,7 +63,7 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
     among recently loaded images, unless ``cache="ram"``; these would be those that were not pruned.)
 
     Args:
-        cfg, overrides, _callbacks: as Ultralytics calls it.
+        *args, **kwargs: ``cfg``, ``overrides`` and ``_callbacks``, as Ultralytics calls it.
 
     Raises:
         ValueError: if the task is not detection, or a setting cannot be used with pruning.
@@ -79,7 +79,13 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
     def with_options(cls, **options: Unpack[Arguments]) -> type[InfoBatchDetectionTrainer]:
         """Return this trainer with other options of pruning, which :class:`infobatch.Options` describes.
 
-        A class and not an object, because that is what Ultralytics takes::
+        Args:
+            **options: any of the options, by name.
+
+        Returns:
+            A class and not an object, because that is what Ultralytics takes.
+
+        Example::
 
             trainer = InfoBatchDetectionTrainer.with_options(policy="mean", save=0.3)
             YOLO("yolo11n.yaml").train(trainer=trainer, data="my.yaml", epochs=100)
@@ -155,6 +161,9 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
 
         With the averaged model that Ultralytics validates, detections with a confidence of at least 0.25,
         and an IoU of at least 0.5. An image without objects has 1 if nothing is detected, otherwise 0.
+
+        Returns:
+            One number per image.
         """
         with override_configs(self.args, {"cache": False}):  # a second copy would be kept
             loader = super().get_dataloader(self.data["train"], self.batch_size * 2, -1, "val")
