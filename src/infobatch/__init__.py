@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"infobatch.{name}")
     if name == "__all__" or not name.startswith("_"):
         public = importlib.import_module("infobatch.public")
-        names = {each: getattr(public, each) for each in public.__all__}
+        names = {public_name: getattr(public, public_name) for public_name in public.__all__}
         globals().update(names, __all__=public.__all__)
         if name in globals():
             return globals()[name]

@@ -195,10 +195,10 @@ class Probe:
             total = shares @ rows.float()
             self._window.add(step.losses.to(rows.device), step.sizes, total.square().sum())
 
-    def _check_size(self, found: int, count: int) -> None:
-        if found != count:
+    def _check_size(self, entries: int, count: int) -> None:
+        if entries != count:
             raise ValueError(
-                f"Probe(batch_dim={self._batch_dim}) found {found} entries in the output of the probed "
+                f"Probe(batch_dim={self._batch_dim}) found {entries} entries in the output of the probed "
                 f"{self._name}, expected {count}, one per loss. Pass the dimension that counts the samples, "
                 "batch_dim=1 for (time, batch, …), or probe a layer whose output keeps samples apart."
             )
@@ -223,9 +223,9 @@ class Probe:
         if not numbers:
             return "No gradients measured yet."
         scale = numbers["probe/noise_scale"]
-        said = "not measurable: the mean gradient is lost in the noise"
+        noise_scale = "not measurable: the mean gradient is lost in the noise"
         if np.isfinite(scale):
-            said = f"{scale:,.0f} samples, where a batch has {numbers['probe/batch']:,.0f}"
+            noise_scale = f"{scale:,.0f} samples, where a batch has {numbers['probe/batch']:,.0f}"
         kept = [numbers[f"probe/kept_by_{name}"] for name in ("size", "loss", "root")]
         return "\n".join(
             [
@@ -236,7 +236,7 @@ class Probe:
                 f"  to keep for {_TAU:.0%} more noise, by the true size      {kept[0]:.0%}",
                 f"    by 1 − exp(−loss)                               {kept[1]:.0%}",
                 f"    by the root of the loss                         {kept[2]:.0%}",
-                f"  gradient noise scale at this layer: {said}",
+                f"  gradient noise scale at this layer: {noise_scale}",
             ]
         )
 

@@ -209,12 +209,16 @@ class PacedScheduler:
     def _check_functions(self, saved: list[list[float]]) -> None:
         """Raise if a function that is not in the state is not the one of the saved schedule."""
         steps = self._known_steps()
-        for before, here in zip(saved, _function_values(self.scheduler, steps), strict=False):
-            for step, one, other in zip(_probes(steps), before, here, strict=True):
-                if not math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9):
+        for old_values, new_values in zip(
+            saved, _function_values(self.scheduler, steps), strict=False
+        ):
+            for step, old_value, new_value in zip(
+                _probes(steps), old_values, new_values, strict=True
+            ):
+                if not math.isclose(old_value, new_value, rel_tol=1e-6, abs_tol=1e-9):
                     raise ValueError(
-                        f"paced(…).load_state_dict() got a schedule whose function was {one:.4g} at step "
-                        f"{step}, but here it is {other:.4g}: it was made for another number of steps, and "
+                        f"paced(…).load_state_dict() got a schedule whose function was {old_value:.4g} at step "
+                        f"{step}, but here it is {new_value:.4g}: it was made for another number of steps, and "
                         "a LambdaLR's state does not contain it. Expected the same function, or, with "
                         "another batch size or number of processes, paced(…, steps_per_epoch=…) with "
                         "the steps of an epoch over all data that it was made for: training then "

@@ -134,6 +134,6 @@ def cal(features: Array, probabilities: Array, *, neighbours: int = 10) -> torch
         closeness = torch.addmm(-half_squares, values[block], values.T)  # up to a constant per row
         closeness[torch.arange(len(block)), block] = -torch.inf
         nearest = closeness.topk(neighbours, dim=1).indices
-        ours, our_logs = outputs[block][:, None], logs[block][:, None]
-        scores[block] = ((ours - outputs[nearest]) * (our_logs - logs[nearest])).sum(2).mean(1)
+        of_block, our_logs = outputs[block][:, None], logs[block][:, None]
+        scores[block] = ((of_block - outputs[nearest]) * (our_logs - logs[nearest])).sum(2).mean(1)
     return scores

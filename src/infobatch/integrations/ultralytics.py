@@ -171,17 +171,17 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
         validator.device, validator.data, validator.args.conf = self.device, self.data, _CONFIDENCE
         model = self.ema.ema.eval()
         validator.init_metrics(model)
-        found = {}
+        quality_of = {}
         with torch.no_grad():
             for raw in loader:
                 batch = validator.preprocess(raw)
                 detections = validator.postprocess(model(batch["img"]))
                 for image, detected in enumerate(detections):
                     labelled = validator._prepare_batch(image, batch)
-                    found[labelled["im_file"]] = _quality(validator, detected, labelled)
+                    quality_of[labelled["im_file"]] = _quality(validator, detected, labelled)
         loader.close()
-        self.measured += len(found)
-        return torch.tensor([found[path] for path in self.train_data.im_files])
+        self.measured += len(quality_of)
+        return torch.tensor([quality_of[path] for path in self.train_data.im_files])
 
     def save_model(self) -> bool:
         """Save Ultralytics' checkpoints, with the state of ``train_data`` as one more entry."""

@@ -322,9 +322,9 @@ class KeyedPruner:
         """
         states = list(state) if isinstance(state, list | tuple) else [state]
         loaded, ranks = State.joined(states), self._ranks()
-        own = owned(loaded.hashes, ranks)
+        shard = owned(loaded.hashes, ranks)
         memory = KeyedMemory(self._planner.tracks)
-        memory.restore(loaded.hashes[own], {n: c[own] for n, c in loaded.columns.items()})
+        memory.restore(loaded.hashes[shard], {n: c[shard] for n, c in loaded.columns.items()})
         self._memory, self._history, self._seed = memory, list(loaded.history), loaded.seed
         self._repeated = loaded.repeated
         visits = loaded.visits
@@ -499,7 +499,7 @@ class KeyedPruner:
 def _check_rule(rule: Policy) -> None:
     """Raise if a rule needs what is not known about streamed data."""
     if rule.needs_labels or rule.refreshes:
-        what = (
+        needed = (
             "the class of each sample (labels)"
             if rule.needs_labels
             else "a forward pass, refresh(),"
@@ -508,15 +508,15 @@ def _check_rule(rule: Policy) -> None:
             "before training" if rule.needs_labels else "over the samples that an epoch leaves out"
         )
         raise ValueError(
-            f"KeyedPruner got policy={rule!r}, which needs {what} {why}. Streamed data has no index to get "
+            f"KeyedPruner got policy={rule!r}, which needs {needed} {why}. Streamed data has no index to get "
             "it by. Use a rule that goes by scores alone, such as 'auto', 'mean' or 'importance'."
         )
 
 
 def _own(visits: Visits, ranks: Ranks) -> Visits:
     """Those of the keys whose scores this rank keeps."""
-    mine = owned(visits.hashes, ranks)
-    return Visits(visits.hashes[mine], {name: v[mine] for name, v in visits.values.items()})
+    shard = owned(visits.hashes, ranks)
+    return Visits(visits.hashes[shard], {name: v[shard] for name, v in visits.values.items()})
 
 
 def _without(hashes: Hashes, labels: LabelArray, visited: Hashes) -> tuple[Hashes, LabelArray]:

@@ -199,17 +199,19 @@ def name_of(given: Policy | Options) -> str:
     options = given if isinstance(given, Options) else Options(policy=given)
     rule = options.rule
     names = {POLICIES[name]: name for name in POLICIES}
-    own: dict[str, Any] = (
+    rule_defaults: dict[str, Any] = (
         {setting.name: setting.default for setting in fields(rule)} if is_dataclass(rule) else {}
     )
     settings: dict[str, Any] = {
-        name: value for name in own if (value := getattr(rule, name)) != own[name]
+        name: value
+        for name in rule_defaults
+        if (value := getattr(rule, name)) != rule_defaults[name]
     }
-    others = ("delta", "save", "warmup", "max_noise", "protect_classes")
+    shared = ("delta", "save", "warmup", "max_noise", "protect_classes")
     defaults = {option.name: option.default for option in fields(Options)}
     settings |= {
         name: value
-        for name in others
+        for name in shared
         if (value := getattr(options, name)) != defaults[name]
         and not (name == "delta" and value == rule.default_delta)
     }

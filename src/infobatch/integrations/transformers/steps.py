@@ -22,7 +22,7 @@ else:
     _Base = object
 
 CLASSIFIERS = {
-    f"For{what}Classification" for what in ("Sequence", "Image", "Video", "Audio")
+    f"For{kind}Classification" for kind in ("Sequence", "Image", "Video", "Audio")
 }  # whose problem_type determines their loss
 
 

@@ -364,12 +364,12 @@ class PrunedEpochs(_Base):
         if self.args.max_steps <= 0:
             return RunLength(per_epoch, math.ceil(self.args.num_train_epochs * per_epoch))
         if num_train_epochs != saved.num_epochs:
-            same = math.ceil(saved.steps * length.steps_per_epoch / per_epoch)
+            needed = math.ceil(saved.steps * length.steps_per_epoch / per_epoch)
             raise ValueError(
                 f"train(resume_from_checkpoint=…) got max_steps={length.steps}, which takes "
                 f"{num_train_epochs} epochs of {length.steps_per_epoch} steps, where the checkpoint's "
                 f"run takes {saved.num_epochs} epochs of {per_epoch} steps. Expected a run of the same "
-                f"length: pass max_steps={same}, or num_train_epochs=… instead of max_steps."
+                f"length: pass max_steps={needed}, or num_train_epochs=… instead of max_steps."
             )
         return RunLength(per_epoch, saved.steps)
 
@@ -377,21 +377,21 @@ class PrunedEpochs(_Base):
 class _StepEnd(TrainerCallback):
     """Calls back when an optimizer step was made."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._then()
+        self._callback()
 
 
 class _EpochEnd(TrainerCallback):
     """Calls back when an epoch is over."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._then()
+        self._callback()
 
 
 class InfoBatchMixin(WeightedSteps, PrunedEpochs):
