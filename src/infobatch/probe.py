@@ -14,6 +14,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable, but import
 
 from infobatch.checks import check_count
 from infobatch.per_sample import PerSample
+from infobatch.policies.gradient import gradient_size
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -327,7 +328,7 @@ class _Window:
         scale = (square - mean_square) / mean_square if mean_square > 0 else float("inf")
         positive = (losses > 0) & (sizes > 0)
         logs = np.log(losses[positive]), np.log(sizes[positive])
-        by_loss = -np.expm1(-np.maximum(losses, 0))
+        scores = losses.astype(np.float32)
         return {
             "probe/samples": float(len(sizes)),
             "probe/batch": batch / max(batches, 1e-12),
@@ -335,8 +336,8 @@ class _Window:
             "probe/rank_correlation": _correlation(_ranks(losses), _ranks(sizes)),
             "probe/log_correlation": _correlation(*logs),
             "probe/kept_by_size": _kept(sizes, sizes),
-            "probe/kept_by_loss": _kept(by_loss, sizes),
-            "probe/kept_by_root": _kept(np.sqrt(np.maximum(losses, 0)), sizes),
+            "probe/kept_by_loss": _kept(gradient_size(scores, "cross_entropy"), sizes),
+            "probe/kept_by_root": _kept(gradient_size(scores, "root"), sizes),
             "probe/noise_scale": scale,
         }
 
@@ -381,7 +382,7 @@ def _correlation(first: Numbers, second: Numbers) -> float:
     return float(np.corrcoef(first, second)[0, 1])
 
 
-def _kept(predicted: Numbers, sizes: Numbers) -> float:
+def _kept(predicted: npt.NDArray[np.floating[Any]], sizes: Numbers) -> float:
     """The share to keep, in proportion to predicted sizes, for an added noise of ``_TAU``."""
     squares = np.square(sizes)
     if not predicted.any():
