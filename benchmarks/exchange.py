@@ -48,11 +48,11 @@ def one_rank(rank: int, job: tuple[int, int, int, int], queue) -> None:
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks
     )
-    together = infobatch.Pruner(size, 1000, delta=1.0)
+    joint = infobatch.Pruner(size, 1000, delta=1.0)
     alone = infobatch.Pruner(size, 1000, delta=1.0, rank=0, world_size=1)
     rng = np.random.default_rng(rank)
-    same = np.random.default_rng(7)
-    times = [(boundary(together, rng), boundary(alone, same)) for _ in range(repeats + 1)]
+    shared_rng = np.random.default_rng(7)
+    times = [(boundary(joint, rng), boundary(alone, shared_rng)) for _ in range(repeats + 1)]
     queue.put((rank, times[1:]))
     dist.barrier()
     dist.destroy_process_group()

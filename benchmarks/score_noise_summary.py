@@ -17,13 +17,13 @@ TITLES = {
 def rows(runs):
     """A row for each moment of the training, averaged over the seeds."""
     for share in runs[0]["measured"]:
-        here = [run["measured"][share] for run in runs]
-        noise = statistics.mean(each["noise_share"] for each in here)
+        measurements = [run["measured"][share] for run in runs]
+        noise = statistics.mean(measurement["noise_share"] for measurement in measurements)
         cells = [f"{float(share) * runs[0]['epochs']:.0f}", f"{noise:.0%}"]
-        for smoothing in here[0]["scores"]:
-            scores = [each["scores"][smoothing] for each in here]
+        for smoothing in measurements[0]["scores"]:
+            scores = [measurement["scores"][smoothing] for measurement in measurements]
             rank, misplaced = (
-                statistics.mean(each[name] for each in scores)
+                statistics.mean(measurement[name] for measurement in scores)
                 for name in ("rank_correlation", "misplaced")
             )
             cells.append(f"{rank:.2f} / {misplaced:.0%}")

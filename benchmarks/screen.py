@@ -80,7 +80,7 @@ def main() -> None:
         if (*variant, seed) not in done
     ]
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        runs = [pool.submit(one_run, arguments, *each) for each in missing]
+        runs = [pool.submit(one_run, arguments, *settings) for settings in missing]
         for run in as_completed(runs):
             results["runs"].append(run.result())
             text = json.dumps(results, indent=0) + "\n"

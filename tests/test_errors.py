@@ -129,7 +129,7 @@ def test_a_policy_that_forgets_samples():
     ],
 )
 def test_losses(losses, error, text):
-    """A refused update changes nothing: the right one still goes to the right samples."""
+    """An update that raises changes nothing: the right one still goes to the right samples."""
     train_data = infobatch.InfoBatch(Numbered(40), 3)
     loader = DataLoader(train_data, 8, sampler=train_data.sampler)
     for x, _ in loader:

@@ -242,11 +242,11 @@ def test_14_losses_are_not_changed_in_place():
 def test_15_no_communication_within_an_epoch(monkeypatch):
     """Ranks by argument, without any process group: a whole epoch must work on its own."""
 
-    def refuse(*_, **__):
+    def communicate(*_, **__):
         raise AssertionError("communication within an epoch")
 
     for name in ("all_gather", "all_reduce", "barrier", "broadcast"):
-        monkeypatch.setattr(torch.distributed, name, refuse)
+        monkeypatch.setattr(torch.distributed, name, communicate)
     pruner = infobatch.Pruner(40, 3, rank=1, world_size=2)
     for index in pruner.sampler:
         pruner.update(torch.tensor([float(index)]))

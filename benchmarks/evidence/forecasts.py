@@ -65,13 +65,13 @@ def stored_runs() -> dict[str, dict[str, Any]]:
 
 def rows() -> list[Row]:
     """Every rule that was followed and measured."""
-    found = []
+    forecasts = []
     for study, run in stored_runs().items():
         results = read_results(STORED / study)
         for arm, epochs in run["shadow"].items():
             measured, lengths = measured_saving(results, arm)
-            found.append(Row(study, label_of(arm), rule_of(epochs, run), measured, lengths))
-    return found
+            forecasts.append(Row(study, label_of(arm), rule_of(epochs, run), measured, lengths))
+    return forecasts
 
 
 def rule_of(epochs: Sequence[Sequence[float | None]], run: Mapping[str, Any]) -> RuleForecast:
@@ -184,11 +184,11 @@ def promised_for(every: Sequence[Row]) -> list[Row]:
     return [row for row in every if row.rule.num_epochs > FEW_EPOCHS]
 
 
-def agreement_line(name: str, found: Agreement) -> str:
-    bias = f"{100 * found.mean_error:+.0f}".replace("-", "−")
+def agreement_line(name: str, agreement: Agreement) -> str:
+    bias = f"{100 * agreement.mean_error:+.0f}".replace("-", "−")
     return (
-        f"| {name} | {found.count} | {found.correlation:.2f} | {bias} points | {100 * found.error:.0f} points | "
-        f"{found.within_ten} |"
+        f"| {name} | {agreement.count} | {agreement.correlation:.2f} | {bias} points | {100 * agreement.error:.0f} points | "
+        f"{agreement.within_ten} |"
     )
 
 
@@ -211,14 +211,14 @@ def early_lines() -> list[str]:
         "|---|---|---|",
     ]
     for share in (0.25, 0.5, 0.75):
-        told, errors = 0, []
+        decided, errors = 0, []
         for row in (known := rows()):
             early = cut(row.rule, share)
             if not early.too_early:
-                told += 1
+                decided += 1
                 errors.append(early.saving - row.rule.saving)
         error = f"{100 * np.sqrt(np.square(errors).mean()):.0f} points" if errors else ""
-        lines.append(f"| {share:.0%} of the epochs | {told} of {len(known)} | {error} |")
+        lines.append(f"| {share:.0%} of the epochs | {decided} of {len(known)} | {error} |")
     return lines
 
 

@@ -53,8 +53,10 @@ def finding(results: Results) -> str:
         f"{name_of(row, results).partition(' (')[0]} {signed(mean, digits)} ({row.saved_fraction:.0%} saved)"
         for mean, row in (best_by_saving(pruned) if of_many else pruned)
     ]
-    which = ", the best rule at each saving" if of_many else ""
-    return f"Against all data, in{unit}{which}: {'; '.join(parts)}." + better_than_chance(results)
+    selection = ", the best rule at each saving" if of_many else ""
+    return f"Against all data, in{unit}{selection}: {'; '.join(parts)}." + better_than_chance(
+        results
+    )
 
 
 def best_by_saving(rows: Iterable[tuple[float, Summary]]) -> list[tuple[float, Summary]]:
@@ -214,14 +216,14 @@ def regimes_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
     ]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for regime, studies in REGIMES.items():
-        found = [
+        of_regime = [
             cells
             for page, *cells in measured
             if page.rpartition("/")[2].removesuffix(".md") in studies
         ]
-        if found:
+        if of_regime:
             lines.append(
-                f"| **{regime}** | {' | '.join(map('<br>'.join, zip(*found, strict=True)))} |"
+                f"| **{regime}** | {' | '.join(map('<br>'.join, zip(*of_regime, strict=True)))} |"
             )
     return lines
 
@@ -238,8 +240,8 @@ def rules_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
         full = next(row for row in results.summaries if row.arm == "full" and row.length == 1)
         metric = f"{settings.metric} {mean_and_deviation(full.metric, decimals(settings.margin))}"
         cells = [f"[{name}]({page})", str(settings.epochs), metric, str(ours.seeds)]
-        found = [savings_of(rule, results) for rule in RULES]
-        cells += ["–" if row is None else row.pooled_text for row in found]
+        savings = [savings_of(rule, results) for rule in RULES]
+        cells += ["–" if row is None else row.pooled_text for row in savings]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

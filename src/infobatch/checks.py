@@ -121,12 +121,12 @@ def check_extras(
     if isinstance(losses, PerSample):
         known.append(losses.extras)
         losses = losses.losses
-    found: list[torch.Tensor | None] = []
+    columns: list[torch.Tensor | None] = []
     for name in needed:
         # One by one: sizes of gradients are computed only where they are needed.
         values = next((part[name] for part in known if name in part), None)
         if values is None and name == GRADIENT:
-            found.append(None)
+            columns.append(None)
             continue
         if values is None:
             raise ValueError(
@@ -140,8 +140,8 @@ def check_extras(
                 f"{call}(extras=…) got {got} for {name!r}, expected one value per sample: a tensor "
                 f"of shape {tuple(losses.shape)}."
             )
-        found.append(values.detach())
-    return found
+        columns.append(values.detach())
+    return columns
 
 
 def check_rows(
@@ -187,13 +187,13 @@ def check_losses(call: str, losses: object) -> None:
             "mesh, or losses.to_local() if each of them has all (and model_group= where they share a batch)."
         )
     if losses.dim() != 1:
-        what = "a scalar" if losses.dim() == 0 else f"losses of shape {tuple(losses.shape)}"
+        got = "a scalar" if losses.dim() == 0 else f"losses of shape {tuple(losses.shape)}"
         remedy = (
             'Build the criterion with reduction="none".'
             if losses.dim() == 0
             else "Reduce each sample's losses to one number, for instance losses.flatten(1).mean(1)."
         )
-        raise ValueError(f"{call} got {what}, expected one loss per sample: a 1-D tensor. {remedy}")
+        raise ValueError(f"{call} got {got}, expected one loss per sample: a 1-D tensor. {remedy}")
     if not losses.is_floating_point():
         raise TypeError(
             f"{call} got losses of {losses.dtype}, expected floating point numbers: an integer has "

@@ -130,11 +130,19 @@ class InfoBatch(Wrapper, Pruner):
         return self._course.planner.keep_ratio
 
     def get_saved_ratio(self) -> float:
-        """Return the share of full-data training's sample passes saved so far."""
+        """Return the share of the sample passes that was saved so far.
+
+        Returns:
+            ``savings.fraction``, under the name that existing scripts use.
+        """
         return self.savings.fraction
 
     def get_pruned_count(self) -> int:
-        """Return the sample passes saved so far, under the name that existing scripts use."""
+        """Return the number of sample passes that were saved so far.
+
+        Returns:
+            ``savings.saved``, under the name that existing scripts use.
+        """
         return self.savings.saved
 
     def state_dict(self, *, gather: bool = True) -> dict[str, Any]:

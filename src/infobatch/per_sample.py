@@ -40,12 +40,13 @@ class _LossesAndScores(NamedTuple):
 class PerSample(_LossesAndScores):
     """One loss and one score per sample; unpacks as ``losses, scores``.
 
-    ``losses`` is 1-D and differentiable, and its plain mean is the batch loss that you would train
-    with. ``scores`` says how much each sample still has to teach, independently of the rest of the
-    batch. ``extras`` are further values per sample, by name, for policies that need more than a
-    score, such as ``{"confidence": …}``. The one named ``"gradient"`` is the size of each sample's
-    gradient, up to a factor that all samples share: rules that keep samples in proportion to it
-    (``"auto"``, ``"noise"``, ``"importance"``) use it instead of what they would derive from the score.
+    Args:
+        losses: 1-D and differentiable; their plain mean is the batch loss that you would train with.
+        scores: how much each sample still has to teach, independently of the rest of the batch.
+        extras: further values per sample, by name, for policies that need more than a score, such as
+            ``{"confidence": …}``. The one named ``"gradient"`` is the size of each sample's gradient, up
+            to a factor that all samples share: rules that keep samples in proportion to it (``"auto"``,
+            ``"noise"``, ``"importance"``) use it instead of what they would derive from the score.
     """
 
     extras: Mapping[str, torch.Tensor]

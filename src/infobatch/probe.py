@@ -14,6 +14,7 @@ from torch._compile import _disable_dynamo  # torch.compiler.disable, but import
 
 from infobatch.checks import check_count
 from infobatch.per_sample import PerSample
+from infobatch.policies.gradient import gradient_size
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -195,10 +196,10 @@ class Probe:
             total = shares @ rows.float()
             self._window.add(step.losses.to(rows.device), step.sizes, total.square().sum())
 
-    def _check_size(self, found: int, count: int) -> None:
-        if found != count:
+    def _check_size(self, entries: int, count: int) -> None:
+        if entries != count:
             raise ValueError(
-                f"Probe(batch_dim={self._batch_dim}) found {found} entries in the output of the probed "
+                f"Probe(batch_dim={self._batch_dim}) found {entries} entries in the output of the probed "
                 f"{self._name}, expected {count}, one per loss. Pass the dimension that counts the samples, "
                 "batch_dim=1 for (time, batch, …), or probe a layer whose output keeps samples apart."
             )
@@ -214,14 +215,18 @@ class Probe:
         return self._window.numbers()
 
     def report(self) -> str:
-        """A few lines on the latest samples: whether the loss shows the gradient, and how noisy it is."""
+        """Say whether the loss shows the size of the gradient, and how noisy the gradient is.
+
+        Returns:
+            A few lines on the latest samples.
+        """
         numbers = self.numbers
         if not numbers:
             return "No gradients measured yet."
         scale = numbers["probe/noise_scale"]
-        said = "not measurable: the mean gradient is lost in the noise"
+        noise_scale = "not measurable: the mean gradient is lost in the noise"
         if np.isfinite(scale):
-            said = f"{scale:,.0f} samples, where a batch has {numbers['probe/batch']:,.0f}"
+            noise_scale = f"{scale:,.0f} samples, where a batch has {numbers['probe/batch']:,.0f}"
         kept = [numbers[f"probe/kept_by_{name}"] for name in ("size", "loss", "root")]
         return "\n".join(
             [
@@ -232,7 +237,7 @@ class Probe:
                 f"  to keep for {_TAU:.0%} more noise, by the true size      {kept[0]:.0%}",
                 f"    by 1 − exp(−loss)                               {kept[1]:.0%}",
                 f"    by the root of the loss                         {kept[2]:.0%}",
-                f"  gradient noise scale at this layer: {said}",
+                f"  gradient noise scale at this layer: {noise_scale}",
             ]
         )
 
@@ -323,7 +328,7 @@ class _Window:
         scale = (square - mean_square) / mean_square if mean_square > 0 else float("inf")
         positive = (losses > 0) & (sizes > 0)
         logs = np.log(losses[positive]), np.log(sizes[positive])
-        by_loss = -np.expm1(-np.maximum(losses, 0))
+        scores = losses.astype(np.float32)
         return {
             "probe/samples": float(len(sizes)),
             "probe/batch": batch / max(batches, 1e-12),
@@ -331,8 +336,8 @@ class _Window:
             "probe/rank_correlation": _correlation(_ranks(losses), _ranks(sizes)),
             "probe/log_correlation": _correlation(*logs),
             "probe/kept_by_size": _kept(sizes, sizes),
-            "probe/kept_by_loss": _kept(by_loss, sizes),
-            "probe/kept_by_root": _kept(np.sqrt(np.maximum(losses, 0)), sizes),
+            "probe/kept_by_loss": _kept(gradient_size(scores, "cross_entropy"), sizes),
+            "probe/kept_by_root": _kept(gradient_size(scores, "root"), sizes),
             "probe/noise_scale": scale,
         }
 
@@ -377,7 +382,7 @@ def _correlation(first: Numbers, second: Numbers) -> float:
     return float(np.corrcoef(first, second)[0, 1])
 
 
-def _kept(predicted: Numbers, sizes: Numbers) -> float:
+def _kept(predicted: npt.NDArray[np.floating[Any]], sizes: Numbers) -> float:
     """The share to keep, in proportion to predicted sizes, for an added noise of ``_TAU``."""
     squares = np.square(sizes)
     if not predicted.any():

@@ -129,15 +129,26 @@ class Pruner:
             even: make batch sizes nearly equal: a last batch of two samples would spoil BatchNorm.
             pad: fill up the last batch with repeats of weight 0, so that every batch of every epoch has
                 ``batch_size`` samples: one shape to compile or capture. Not with ``index=``.
+
+        Returns:
+            The batch sampler; it belongs to this pruner, like :attr:`sampler`.
+
+        Raises:
+            ValueError: if ``batch_size`` is below 1, or if the options contradict each other.
         """
         return PlanBatchSampler(
             self._sampler, batch_size, drop_last=drop_last, shrink=shrink, even=even, pad=pad
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch, counted from 0; needed only if epochs are not iterated in order.
+        """Set the next epoch; needed only if epochs are not iterated in order.
 
-        After a resume, an epoch before the loaded one means that the loader counts from 0 again.
+        Args:
+            epoch: its number, counted from 0. After a resume, an epoch before the loaded one means that
+                the loader counts from 0 again.
+
+        Raises:
+            ValueError: if ``epoch`` is negative.
         """
         self._course.set_epoch(check_count("set_epoch(): epoch", epoch, "counted from 0", least=0))
 
@@ -231,8 +242,16 @@ class Pruner:
     ) -> None:
         """Record a batch's losses, after a step that got its weights from :meth:`batch_weights`.
 
-        The arguments and errors are those of :meth:`update`. The losses are copied, so they may be
-        the output of a CUDA graph that is replayed.
+        The losses are copied, so they may be the output of a CUDA graph that is replayed.
+
+        Args:
+            losses: one loss per sample, as for :meth:`update`.
+            scores: what to rank the samples by, if not their losses.
+            index: the samples, if the batch carries them.
+            extras: further values, by name, that some policies need; one per sample.
+
+        Raises:
+            RuntimeError, IndexError, TypeError, ValueError: as :meth:`update` does.
         """
         others = self._others("record", losses, extras) if self._channels else ()
         losses, scores, index = checks.check_batch("record", losses, scores, index)
@@ -257,6 +276,16 @@ class Pruner:
         """Return the weighted mean for another forward pass of the last batch; not recorded.
 
         For optimizers that evaluate a batch more than once, such as SAM or L-BFGS.
+
+        Args:
+            losses: one loss per sample of the batch that was updated last.
+            index: its samples, if the batch carries them.
+
+        Returns:
+            A scalar with gradient, in the losses' dtype.
+
+        Raises:
+            RuntimeError: if there are not as many losses as in the last ``update`` of this epoch.
         """
         losses, _, index = checks.check_batch("reweight", losses, None, index)
         return self._course.current_run().reweight(losses, index)
@@ -301,10 +330,21 @@ class Pruner:
         """Record the losses of samples that the epoch left out, computed without gradients.
 
         For rules that forward what they hide, such as KAKURENBO. Call it after the epoch's last
-        ``update`` and before the next epoch begins, with samples ``index`` from :attr:`left_out`;
-        also before saving a checkpoint, because a resumed run no longer knows what was left out.
-        With several ranks it is collective: call it once per epoch and rank, with all samples that
-        the rank refreshes. Each counts as a third of a pass in :attr:`savings`.
+        ``update`` and before the next epoch begins; also before saving a checkpoint, because a
+        resumed run no longer knows what was left out. With several ranks it is collective: call it
+        once per epoch and rank, with all samples that the rank refreshes. Each counts as a third of
+        a pass in :attr:`savings`.
+
+        Args:
+            losses: one loss per sample.
+            index: the samples, from :attr:`left_out`.
+            scores: what to rank the samples by, if not their losses.
+            extras: further values, by name, that some policies need; one per sample.
+
+        Raises:
+            RuntimeError: if the epoch has not ended, or with a ``model_group``.
+            TypeError, ValueError: if there is not one loss per sample, or if ``index`` has samples that
+                the epoch did not leave out.
         """
         self._refresher.refresh(losses, index, scores, extras)
 
@@ -360,8 +400,14 @@ class Pruner:
     def virtual_step(self, steps_per_epoch: int) -> int:
         """How many steps of full-data training the samples so far stand for.
 
-        For learning rates computed from a step number. ``steps_per_epoch`` is the number of steps
-        in an epoch over all data; every epoch, pruned or not, advances by that number.
+        For learning rates computed from a step number.
+
+        Args:
+            steps_per_epoch: the number of steps in an epoch over all data; every epoch, pruned or not,
+                advances by that number.
+
+        Returns:
+            The number of steps since the start of the training.
         """
         return self.progress.full_steps(checks.check_steps("virtual_step()", steps_per_epoch))
 
@@ -389,7 +435,10 @@ class Pruner:
         """Forecast what pruning saves at equal quality, from the epochs so far.
 
         For the rules of ``shadow=``, which are followed beside a training on all data; in a pruned run,
-        for its own rule. Print it: a small table and one sentence, about what to use and how sure that is.
+        for its own rule.
+
+        Returns:
+            The forecast. Print it: a small table and one sentence, about what to use and how sure that is.
 
         Raises:
             RuntimeError: if nothing is pruned and no rule is followed.
@@ -412,6 +461,12 @@ class Pruner:
 
         The columns are ``index``, ``score`` and what is tracked, such as ``visits``; with sharded
         scores the rows are this rank's samples.
+
+        Args:
+            path: the file to write; its ending decides the format.
+
+        Raises:
+            ValueError: if the file has another ending.
         """
         write_scores(path, self._course.known_memory(), self._ranks().shard)
 
@@ -421,14 +476,27 @@ class Pruner:
         """Return everything needed to continue from here, bit for bit, in plain tensors and numbers.
 
         Between epochs, any rank may call it alone. In the middle of an epoch, call it on every
-        rank: each gets the whole state, so save one of them. Or call it with ``gather=False`` on
-        one rank only: what the others recorded in the running epoch is then missing. With
-        ``sharded=True`` the state is this rank's: save and load one per rank.
+        rank: each gets the whole state, so save one of them.
+
+        Args:
+            gather: with False, one rank alone may call it in the middle of an epoch; what the others
+                recorded in that epoch is then missing.
+
+        Returns:
+            The state; ``torch.load(weights_only=True)`` loads it. With ``sharded=True`` it is this
+            rank's: save and load one per rank.
         """
         return self._course.state(gather=gather).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state: the next iteration of a loader begins where it was saved."""
+        """Continue from a state: the next iteration of a loader begins where it was saved.
+
+        Args:
+            state: what :meth:`state_dict` returned, with any number of ranks.
+
+        Raises:
+            TypeError, ValueError: if it is not such a state, or not one of this number of samples.
+        """
         self._course.load(State.from_dict(state, self.num_samples, self._ranks()))
 
     def __getstate__(self) -> dict[str, Any]:

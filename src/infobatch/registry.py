@@ -25,7 +25,11 @@ class Entry:
     summary: str
 
     def load(self) -> Any:
-        """Import the object."""
+        """Import the object.
+
+        Returns:
+            The object itself.
+        """
         module, _, attribute = self.target.partition(":")
         return getattr(import_module(module), attribute)
 
@@ -35,7 +39,10 @@ Described = TypeVar("Described", bound=Entry)
 
 
 class Registry(Mapping[str, Loaded], Generic[Loaded, Described]):
-    """Objects by name, each imported when it is asked for; ``entries`` describes them.
+    """Objects by name, each imported when it is asked for.
+
+    Args:
+        entries: what is known about each without importing it, by name.
 
     >>> registry = Registry({"square root": Entry("math:sqrt", "The root of a number.")})
     >>> registry["square root"](9.0)

@@ -68,6 +68,10 @@ class EpochPasses:
 class Savings:
     """Sample passes made and saved, by epoch and in total.
 
+    Attributes:
+        epochs: one record per epoch.
+        forecast: flat numbers of the rules that are followed with ``shadow=``, for :meth:`as_dict`.
+
     >>> savings = Savings((EpochPasses(0, 100, 100, 100, 0), EpochPasses(1, 100, 60, 60, 0, (0.7,))))
     >>> print(savings)
     Saved 20.0% of 200 sample passes (160 made in 2 epochs)
@@ -76,7 +80,7 @@ class Savings:
     """
 
     epochs: tuple[EpochPasses, ...] = ()
-    forecast: Mapping[str, float] = field(default_factory=dict, compare=False)  # of rules followed
+    forecast: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def made(self) -> int:
@@ -111,7 +115,12 @@ class Savings:
         return sum(epoch.saved_cost for epoch in self.epochs) / total_cost if total_cost else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """Flat numbers for a logger; ``threshold`` is the highest one if a rule has several."""
+        """Return flat numbers for a logger.
+
+        Returns:
+            The numbers by name, each beginning with ``"infobatch/"``; ``threshold`` is the highest one
+            if a rule has several.
+        """
         numbers: dict[str, float] = {
             "infobatch/samples_made": self.made,
             "infobatch/samples_saved": self.saved,
@@ -151,8 +160,11 @@ class Savings:
 class StreamSavings:
     """What a :class:`StreamPruner` has cost, in training steps of one sample.
 
-    ``scored`` samples went through a forward pass without gradients and ``trained`` of them through
-    a training step. ``unscored`` of these had no usable score and were kept for that reason.
+    Attributes:
+        scored: the samples that went through a forward pass without gradients.
+        trained: those of them that went through a training step.
+        unscored: those of them that had no usable score and were kept for that reason.
+        forward_cost: the cost of a forward pass without gradients, in training steps.
 
     >>> savings = StreamSavings(scored=300, trained=100)
     >>> print(savings)
@@ -175,7 +187,11 @@ class StreamSavings:
         return 1 - self.cost / self.scored if self.scored else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """Flat numbers for a logger."""
+        """Return flat numbers for a logger.
+
+        Returns:
+            The numbers by name, each beginning with ``"infobatch/"``.
+        """
         return {
             "infobatch/samples_scored": self.scored,
             "infobatch/samples_trained": self.trained,

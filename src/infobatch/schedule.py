@@ -47,11 +47,17 @@ def paced(
     schedule reaches exactly its end. A scheduler that is stepped once per epoch needs no pacing.
 
     Args:
-        scheduler: Built for ``num_epochs`` times the steps of an epoch over all data.
-        train_data: The pruned data, or its pruner.
-        steps_per_epoch: The number of optimizer steps in an epoch over all data. Without it, the
+        scheduler: built for ``num_epochs`` times the steps of an epoch over all data.
+        train_data: the pruned data, or its pruner.
+        steps_per_epoch: the number of optimizer steps in an epoch over all data. Without it, the
             first epoch shows it, if its batches are equal. With it, a run also resumes with another
             batch size or number of processes, for which the scheduler was rebuilt.
+
+    Returns:
+        The paced scheduler, to be used and saved in place of the other one.
+
+    Raises:
+        TypeError, ValueError: if the scheduler cannot be paced, or was not built for the full data.
 
     Example::
 
@@ -203,12 +209,16 @@ class PacedScheduler:
     def _check_functions(self, saved: list[list[float]]) -> None:
         """Raise if a function that is not in the state is not the one of the saved schedule."""
         steps = self._known_steps()
-        for before, here in zip(saved, _function_values(self.scheduler, steps), strict=False):
-            for step, one, other in zip(_probes(steps), before, here, strict=True):
-                if not math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9):
+        for old_values, new_values in zip(
+            saved, _function_values(self.scheduler, steps), strict=False
+        ):
+            for step, old_value, new_value in zip(
+                _probes(steps), old_values, new_values, strict=True
+            ):
+                if not math.isclose(old_value, new_value, rel_tol=1e-6, abs_tol=1e-9):
                     raise ValueError(
-                        f"paced(…).load_state_dict() got a schedule whose function was {one:.4g} at step "
-                        f"{step}, but here it is {other:.4g}: it was made for another number of steps, and "
+                        f"paced(…).load_state_dict() got a schedule whose function was {old_value:.4g} at step "
+                        f"{step}, but here it is {new_value:.4g}: it was made for another number of steps, and "
                         "a LambdaLR's state does not contain it. Expected the same function, or, with "
                         "another batch size or number of processes, paced(…, steps_per_epoch=…) with "
                         "the steps of an epoch over all data that it was made for: training then "

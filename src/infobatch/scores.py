@@ -22,11 +22,25 @@ def score(
     collate: Callable[[list[Any]], Any] | None = None,
     num_workers: int = 0,
 ) -> torch.Tensor:
-    """Score each sample with ``losses(model, batch)``, for ``initial_scores=``.
+    """Score each sample with a pass without gradients, for ``initial_scores=``.
 
-    ``model`` is the one to be trained, if it is pretrained, or a smaller one whose losses rank the
-    samples similarly. It is put into evaluation mode and back. The pass costs about a third of an
-    epoch (a forward pass without a backward pass), which pruning the first epoch has to recover.
+    The pass costs about a third of an epoch (a forward pass without a backward pass), which pruning
+    the first epoch has to recover.
+
+    Args:
+        model: the one to be trained, if it is pretrained, or a smaller one whose losses rank the
+            samples similarly. It is put into evaluation mode and back.
+        data: the training data, of which every sample is visited once.
+        losses: ``losses(model, batch)`` returns one loss per sample of a batch.
+        batch_size: the number of samples in a batch.
+        collate: the ``collate_fn`` of the loader.
+        num_workers: the number of the loader's worker processes.
+
+    Returns:
+        One score per sample, float32 on the CPU.
+
+    Raises:
+        ValueError: if there is not one loss per sample.
 
     >>> data = torch.utils.data.TensorDataset(torch.tensor([1.0, 2.0]))
     >>> score(nn.Identity(), data, lambda model, batch: model(batch[0]) ** 2)

@@ -272,8 +272,8 @@ class StreamPruner:
 
     def _own_rank(self) -> int:
         if self._rank is None:
-            found = dist.is_available() and dist.is_initialized()
-            self._rank = dist.get_rank(self._process_group) if found else 0
+            distributed = dist.is_available() and dist.is_initialized()
+            self._rank = dist.get_rank(self._process_group) if distributed else 0
         return self._rank
 
     @property
@@ -289,7 +289,11 @@ class StreamPruner:
         return counted if isinstance(counted, int) else int(counted.cpu())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue from here, bit for bit; one per rank."""
+        """Return everything needed to continue from here, bit for bit.
+
+        Returns:
+            The state of this rank, in plain tensors and numbers; save one per rank.
+        """
         return {
             "version": _VERSION,
             "settings": self._settings(),
@@ -331,12 +335,12 @@ class StreamPruner:
         return {name: getattr(self, name) for name in names} | {"rank": self._own_rank()}
 
 
-def _share(name: str, value: Any, what: str, *, least: float) -> float:
+def _share(name: str, value: Any, expected: str, *, least: float) -> float:
     """Return a share below 1 as a float; raise for anything else."""
     number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
     if not number or not least <= value < 1:
         raise ValueError(
-            f"StreamPruner({name}=…) got {value!r}, expected {what}, a number from {least} to below 1."
+            f"StreamPruner({name}=…) got {value!r}, expected {expected}, a number from {least} to below 1."
         )
     return float(value)
 

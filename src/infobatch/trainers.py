@@ -55,6 +55,12 @@ def samples_per_epoch(pruner: Pruner) -> int:
 
     For the number of steps that a trainer is to plan with: ``len(loader)`` is that of the epoch that
     comes next, which may be pruned. Ranks that do not divide the data evenly read repeats.
+
+    Args:
+        pruner: the pruner.
+
+    Returns:
+        The number of samples, before any are pruned.
     """
     ranks = pruner._ranks()
     return -(-pruner.num_samples // ranks.walkers)
@@ -63,13 +69,25 @@ def samples_per_epoch(pruner: Pruner) -> int:
 def may_prune(pruner: Pruner, epoch: int) -> bool:
     """Return whether an epoch may be shorter than one over all data.
 
-    It may not during the warm-up and from ``delta * num_epochs`` on.
+    Args:
+        pruner: the pruner.
+        epoch: the epoch, from 0.
+
+    Returns:
+        False during the warm-up and from ``delta * num_epochs`` on.
     """
     return pruner._course.planner.prunes(epoch)
 
 
 def has_begun(pruner: Pruner) -> bool:
-    """Return whether any losses were recorded, or a state was loaded that has some."""
+    """Return whether any losses were recorded, or a state was loaded that has some.
+
+    Args:
+        pruner: the pruner.
+
+    Returns:
+        False for a pruner that is as it was built.
+    """
     return not pruner._course.is_fresh
 
 
@@ -87,7 +105,13 @@ def leave_epoch(pruner: Pruner, batches: int) -> None:
 
 
 def summary(pruner: Pruner) -> str:
-    """Return what a trainer prints at the end: what was saved and, with ``shadow=``, the forecast.
+    """Return what a trainer prints at the end.
+
+    Args:
+        pruner: the pruner.
+
+    Returns:
+        One line about the savings; with ``shadow=``, the forecast's table below it.
 
     >>> print(summary(Pruner(10, num_epochs=2)))
     Saved 0.0% of 0 sample passes (0 made in 0 epochs)

@@ -37,10 +37,10 @@ class Wrapper(Dataset[Any]):
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        own = vars(self)
-        is_own = name in own or name.startswith("_") or hasattr(type(self), name)
-        if not is_own and "dataset" in own and hasattr(own["dataset"], name):
-            setattr(own["dataset"], name, value)
+        attributes = vars(self)
+        is_own = name in attributes or name.startswith("_") or hasattr(type(self), name)
+        if not is_own and "dataset" in attributes and hasattr(attributes["dataset"], name):
+            setattr(attributes["dataset"], name, value)
         else:
             object.__setattr__(self, name, value)
 

@@ -382,10 +382,10 @@ def test_the_passes_of_deepfool_are_counted():
     """A linear model: each sample is at the border after one step, which a second look confirms."""
     inputs = given()
     chosen = coresets.select("deepfool", fraction=0.3, inputs=inputs)
-    each = 1 + inputs.logits.shape[1]  # forward, and back to the input from each class
-    assert chosen.cost.samples_forwarded == 2 * N * each
+    passes_per_step = 1 + inputs.logits.shape[1]  # forward, and back to the input from each class
+    assert chosen.cost.samples_forwarded == 2 * N * passes_per_step
     assert chosen.cost.samples_backpropagated == 0
-    assert chosen.cost.passes == round(2 * N * each / 3)
+    assert chosen.cost.passes == round(2 * N * passes_per_step / 3)
     assert not inputs.model._forward_hooks
 
 

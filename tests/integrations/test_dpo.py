@@ -136,8 +136,10 @@ def gradients(folder, **options):
 def test_the_gradient_of_a_step_is_the_weighted_mean_of_its_pairs_own(options, tmp_path):
     whole = InfoBatchConfig(delta=0.0)
     single = {"per_device_train_batch_size": 1, "num_train_epochs": 1, "infobatch": whole}
-    alone, each = gradients(tmp_path, **single, **options)
-    gradient_of = {visit[0]: gradient for visit, gradient in zip(alone.visits, each, strict=True)}
+    alone, gradients_of_pairs = gradients(tmp_path, **single, **options)
+    gradient_of = {
+        visit[0]: gradient for visit, gradient in zip(alone.visits, gradients_of_pairs, strict=True)
+    }
     ours, steps = gradients(tmp_path, num_train_epochs=3, **options)
     assert [len(plan) < SIZE for plan in ours.plans.values()] == [False, True, True]
     weights = {

@@ -1,4 +1,4 @@
-"""Lightning without the callback is refused when the first epoch begins, with it nothing happens."""
+"""Lightning without the callback raises an error when the first epoch begins, with it nothing happens."""
 
 import os
 import re

@@ -65,8 +65,8 @@ def test_every_epoch_keeps_what_was_decided(folder, workers):
     loader = litdata.StreamingDataLoader(stream, batch_size=8, num_workers=workers)
     for epoch in range(EPOCHS):
         read.clear()
-        for each in (reference, pruner):
-            each.set_epoch(epoch)
+        for recorder in (reference, pruner):
+            recorder.set_epoch(epoch)
         expected = list(filter(reference.keeps, range(COUNT)))
         reference.update(losses_of(expected, epoch), key=expected)
         visited = []

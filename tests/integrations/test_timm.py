@@ -27,6 +27,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import infobatch
+from docstrings import callables, missing, public_names
 from document_examples import examples
 from infobatch.integrations.timm import (
     CheckpointSaver,
@@ -517,3 +518,11 @@ def test_what_is_used_of_timm():
     assert "mixup_target(target, self.num_classes, lam, self.label_smoothing)" in call
     mixed = timm.data.mixup.mixup_target(torch.arange(4), 4, 0.75)
     assert torch.equal(mixed, 0.75 * torch.eye(4) + 0.25 * torch.eye(4).flip(0))
+
+
+def test_docstrings_are_complete():
+    names = list(public_names("infobatch.integrations.timm"))
+    assert names
+    for name in names:
+        for owner, target in callables(name):
+            assert missing(target) == [], owner

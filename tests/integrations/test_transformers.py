@@ -120,17 +120,17 @@ class Checked(Watched):
             return loss.item()
 
         single = [plain(row, row + 1) for row in range(len(weights))]
-        together = plain(0, len(weights))
+        whole_batch = plain(0, len(weights))
         parts = torch.tensor(single)
-        if together != pytest.approx(sum(single), rel=1e-4):  # a mean over this batch's items
+        if whole_batch != pytest.approx(sum(single), rel=1e-4):  # a mean over this batch's items
             items = inputs["labels"].reshape(len(weights), -1).ne(-100).sum(1)
             parts = parts * items / items.sum()
-        assert together == pytest.approx(parts.sum().item(), rel=1e-4)
+        assert whole_batch == pytest.approx(parts.sum().item(), rel=1e-4)
         expected = (parts * torch.tensor(weights)).sum().item()
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         assert loss.item() == pytest.approx(expected, rel=1e-4)
         if len(set(weights)) > 1:
-            assert loss.item() != pytest.approx(together, rel=1e-4)
+            assert loss.item() != pytest.approx(whole_batch, rel=1e-4)
             self.rescaled = True
         return loss
 

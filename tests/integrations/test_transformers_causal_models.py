@@ -75,7 +75,7 @@ LEFT_OUT = {
     "moshi": "its default configuration is not valid",
     **dict.fromkeys(["zamba", "zamba2"], "its default layers cannot be reduced by their number"),
 }
-REFUSED = {"prophetnet"}  # whose loss is over several predictions of each token
+UNSUPPORTED = {"prophetnet"}  # whose loss is over several predictions of each token
 # Each way of saying, or not saying, that labels are shifted; and one model of each family.
 QUICK = ["bart", "bert", "bert-generation", "cpmant", "ctrl", "gpt2", "llama", "openai-gpt", "opt"]
 QUICK += ["reformer", "roberta", "trocr", "whisper", "xlm", "xlnet"]
@@ -141,17 +141,17 @@ def test_scores_are_the_model_s_own_losses(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - LEFT_OUT.keys() - REFUSED)
+    "name", sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() - LEFT_OUT.keys() - UNSUPPORTED)
 )
 def test_scores_of_every_causal_model(name, tmp_path):
     trains(name, tmp_path)
 
 
 def test_models_that_are_left_out_are_still_there():
-    assert MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() >= LEFT_OUT.keys() | REFUSED
+    assert MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys() >= LEFT_OUT.keys() | UNSUPPORTED
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_a_loss_of_another_kind_raises(name, tmp_path):
     torch.manual_seed(
         1

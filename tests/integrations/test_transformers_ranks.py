@@ -78,13 +78,13 @@ def test_one_process_with_the_same_global_batch_trains_alike(ranks, tmp_path):
     """The loss is the mean over the tokens of all ranks and accumulated batches, then as now."""
     alone = trainer_cases.few_steps(tmp_path, batch_size=8)
     for results in ranks:
-        together = results["few steps"]
-        assert together["state"] == alone["state"]
-        assert torch.equal(together["plans"][1], alone["plans"][1])
+        two_ranks = results["few steps"]
+        assert two_ranks["state"] == alone["state"]
+        assert torch.equal(two_ranks["plans"][1], alone["plans"][1])
         assert len(alone["plans"][1]) < 64
-        assert torch.allclose(together["scores"], alone["scores"], atol=1e-5)
+        assert torch.allclose(two_ranks["scores"], alone["scores"], atol=1e-5)
         for name, value in alone["weights"].items():
-            assert torch.allclose(together["weights"][name], value, atol=1e-5), name
+            assert torch.allclose(two_ranks["weights"][name], value, atol=1e-5), name
 
 
 @pytest.mark.parametrize("step", trainer_cases.STOPS)

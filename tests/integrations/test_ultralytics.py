@@ -18,6 +18,7 @@ from ultralytics.models.yolo.detect import DetectionTrainer
 from ultralytics.utils.torch_utils import unwrap_model
 
 import infobatch
+from docstrings import callables, missing, public_names
 from document_examples import examples
 from infobatch.integrations.ultralytics import InfoBatchDetectionTrainer
 from infobatch.policies import AfssPrune
@@ -541,3 +542,11 @@ def test_several_processes_are_refused(settings):
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
     )
     assert "several devices or processes (device='cpu', RANK=0), expected one" in run.stderr
+
+
+def test_docstrings_are_complete():
+    names = list(public_names("infobatch.integrations.ultralytics"))
+    assert names
+    for name in names:
+        for owner, target in callables(name):
+            assert missing(target) == [], owner

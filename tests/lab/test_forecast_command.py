@@ -69,8 +69,8 @@ def test_mistakes(tmp_path):
     assert "has the columns ['index'], expected 'score'" in infobatch(
         tmp_path / "other.npz", code=2
     )
-    refused = infobatch(TINY, "--rules", "stream:keep=0.5", code=2)
-    assert "--rules got 'stream:keep=0.5', which cannot be followed on all data" in refused
+    message = infobatch(TINY, "--rules", "stream:keep=0.5", code=2)
+    assert "--rules got 'stream:keep=0.5', which cannot be followed on all data" in message
     task_out = tmp_path / "out"
     infobatch(TINY, "--smoke", "--out", task_out)
     other = infobatch(TINY, "--smoke", "--seed", 1, "--out", task_out, code=2)

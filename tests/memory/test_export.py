@@ -214,12 +214,12 @@ def test_each_rank_writes_its_own_samples(tmp_path, suffix):
         return pruner.scores
 
     results = on_ranks(2, work, SIZE, EPOCHS, delta=1.0, sharded=True)
-    together = np.full(SIZE, np.nan, np.float32)
+    merged = np.full(SIZE, np.nan, np.float32)
     for rank, scores in enumerate(results):
         columns = columns_of(tmp_path / f"rank-{rank}{suffix}")
         assert columns["index"].tolist() == list(range(rank, SIZE, 2))
         assert np.array_equal(columns["score"], scores.numpy())
-        together[rank::2] = scores.numpy()
+        merged[rank::2] = scores.numpy()
         alone = infobatch.Pruner(SIZE, EPOCHS, initial_scores=tmp_path / f"rank-{rank}{suffix}")
         assert alone.scores.isnan().sum() == len(range(1 - rank, SIZE, 2))
 
@@ -227,7 +227,7 @@ def test_each_rank_writes_its_own_samples(tmp_path, suffix):
         return pruner.scores, len(pruner.plan)
 
     for rank, (scores, planned) in enumerate(
-        on_ranks(2, warm, SIZE, EPOCHS, delta=1.0, sharded=True, initial_scores=together)
+        on_ranks(2, warm, SIZE, EPOCHS, delta=1.0, sharded=True, initial_scores=merged)
     ):
         assert torch.equal(scores, results[rank])
         assert planned < len(range(rank, SIZE, 2))

@@ -179,7 +179,9 @@ def test_biased_rules_say_so_once_and_copies_do_not(name):
         pickle.loads(pickle.dumps(pruner))  # as for a spawned worker of a loader
         assert not raised
         train(pruner)
-    messages = [str(each.message) for each in raised if each.category is BiasedPolicyWarning]
+    messages = [
+        str(warning.message) for warning in raised if warning.category is BiasedPolicyWarning
+    ]
     biased = name not in OURS
     assert len(messages) == biased
     assert all("the expected gradient is not that of the full data" in text for text in messages)

@@ -123,5 +123,5 @@ def test_limits_survive_a_copy():
     twin = copy.deepcopy(pruner)
     assert repr(twin._course.planner) == repr(pruner._course.planner)
     for name in ("cost", "labels"):
-        twins, ours = (getattr(each._course.planner, name) for each in (twin, pruner))
+        twins, ours = (getattr(owner._course.planner, name) for owner in (twin, pruner))
         assert np.array_equal(twins, ours)

@@ -138,8 +138,8 @@ def test_the_noise_that_was_realised_is_measured_by_them():
 
 def test_a_shadow_sees_them_as_a_pruned_run_would():
     pruned = train(infobatch.Pruner(SIZE, 6, policy="auto"), 5)
-    beside = train(infobatch.Pruner(SIZE, 6, policy="none", shadow=("auto",)), 5)
-    shadow = beside._course.shadows["auto"].history
+    shadowed = train(infobatch.Pruner(SIZE, 6, policy="none", shadow=("auto",)), 5)
+    shadow = shadowed._course.shadows["auto"].history
     assert [epoch.planned for epoch in shadow] == [epoch.planned for epoch in pruned.savings.epochs]
     noise = [epoch.realised_noise for epoch in pruned.savings.epochs]
     assert [epoch.realised_noise for epoch in shadow] == pytest.approx(noise, rel=1e-5)

@@ -63,7 +63,10 @@ def images_and_targets():
         torch.tensor([[0.0, 0.0, 4.0, 2.0], [2.0, 2.0, 4.0, 4.0]]),
         torch.tensor([[1.0, 1.0, 3.0, 4.0]]),
     ]
-    targets = [{"boxes": each, "labels": torch.randint(CLASSES, (len(each),))} for each in boxes]
+    targets = [
+        {"boxes": of_image, "labels": torch.randint(CLASSES, (len(of_image),))}
+        for of_image in boxes
+    ]
     return images, targets
 
 

@@ -139,9 +139,9 @@ def test_scores_do_not_depend_on_the_batch():
             prediction[samples], noise[samples], timesteps[samples], timestep_means=means
         ).scores
 
-    together = score(slice(None))
+    of_batch = score(slice(None))
     alone = torch.cat([score(slice(i, i + 1)) for i in range(40)])
-    torch.testing.assert_close(together, alone)
+    torch.testing.assert_close(of_batch, alone)
 
 
 def test_scores_tell_samples_apart_where_losses_tell_timesteps():
@@ -201,7 +201,7 @@ def test_state(tmp_path):
     other.load_state_dict(torch.load(tmp_path / "means.pt", weights_only=True))
     for _ in range(3):
         losses, timesteps = torch.rand(20), torch.randint(1000, (20,))
-        ours, theirs = (each.relative(losses, timesteps) for each in (means, other))
+        ours, theirs = (instance.relative(losses, timesteps) for instance in (means, other))
         assert torch.equal(ours.nan_to_num(), theirs.nan_to_num())
         means.update(losses, timesteps)
         other.update(losses, timesteps)

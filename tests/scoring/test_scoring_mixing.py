@@ -27,12 +27,12 @@ PAIRINGS = {
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("size", [1, 2, 7, 8])
-@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("by_sample", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_mean_is_that_of_mixed_labels(pairing, size, each, smoothing):
+def test_the_mean_is_that_of_mixed_labels(pairing, size, by_sample, smoothing):
     partners = PAIRINGS[pairing](size)
     logits, targets = torch.randn(size, CLASSES), torch.randint(CLASSES, (size,))
-    lam = torch.rand(size) if each else 0.3
+    lam = torch.rand(size) if by_sample else 0.3
     soft = mixed_targets(targets, partners, lam, smoothing)
     assert_mean_is(
         lambda x: scoring.mixed_cross_entropy(x, targets, partners, lam, label_smoothing=smoothing),
@@ -41,13 +41,13 @@ def test_the_mean_is_that_of_mixed_labels(pairing, size, each, smoothing):
     )
 
 
-@pytest.mark.parametrize("each", [False, True])
-def test_a_loss_has_the_terms_of_its_own_label(each):
+@pytest.mark.parametrize("by_sample", [False, True])
+def test_a_loss_has_the_terms_of_its_own_label(by_sample):
     size = 7
     for pairing in PAIRINGS.values():
         partners = pairing(size)
         logits, targets = torch.randn(size, CLASSES), torch.randint(CLASSES, (size,))
-        lam = torch.rand(size) if each else torch.full((size,), 0.3)
+        lam = torch.rand(size) if by_sample else torch.full((size,), 0.3)
         losses = scoring.mixed_cross_entropy(logits, targets, partners, lam).losses
         log_p = logits.log_softmax(1)
         expected = torch.zeros(size)
@@ -81,13 +81,13 @@ def test_the_score_is_the_papers_turned_round(random):
 
 @pytest.mark.parametrize("size", [1, 7, 8])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("each", [False, True])
-def test_what_is_learned_scores_zero(size, smoothing, each):
+@pytest.mark.parametrize("by_sample", [False, True])
+def test_what_is_learned_scores_zero(size, smoothing, by_sample):
     """Whoever is whose partner, of one class or of two: the mixed label itself is perfection."""
     for name, pairing in PAIRINGS.items():
         partners = pairing(size)
         targets = torch.randint(2, (size,))  # two classes only: many pairs of one class
-        lam = torch.rand(size) if each else torch.tensor(0.3)
+        lam = torch.rand(size) if by_sample else torch.tensor(0.3)
         logits = mixed_targets(targets, partners, lam, smoothing).clamp_min(1e-30).log()
         scores = scoring.mixed_cross_entropy(
             logits, targets, partners, lam, label_smoothing=smoothing

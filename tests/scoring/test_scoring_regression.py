@@ -90,11 +90,11 @@ def test_outputs_of_different_units(name):
     scaled = call(predictions * units, targets * units, 1.0, scale=units)
     assert torch.equal(scaled.losses, call(predictions * units, targets * units, 1.0).losses)
     degree = 1 if name == "quantile" else 2  # how the loss grows with its unit
-    each = [
+    by_sample = [
         call(predictions[:, k] * unit, targets[:, k] * unit, 1.0).scores / unit**degree
         for k, unit in enumerate(units)
     ]
-    torch.testing.assert_close(scaled.scores, torch.stack(each).mean(0))
+    torch.testing.assert_close(scaled.scores, torch.stack(by_sample).mean(0))
     if name != "huber":  # whose delta keeps its unit: the loss itself is another one then
         torch.testing.assert_close(scaled.scores, call(predictions, targets, 1.0).scores)
 

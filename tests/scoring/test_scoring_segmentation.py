@@ -29,11 +29,11 @@ def test_one_head(weight):
     assert_scored_alone(
         lambda i: scoring.segmentation(logits[i], masks[i], weight=weight), 5, result
     )
-    each = functional.cross_entropy(
+    by_pixel = functional.cross_entropy(
         logits, masks, weight=weight, ignore_index=255, reduction="none"
     )
     for image in (0, 2, 3, 4):
-        counted = each[image][masks[image] != 255]
+        counted = by_pixel[image][masks[image] != 255]
         torch.testing.assert_close(result.scores[image], counted.mean())
     assert result.scores[1].isnan()
     assert result.losses[1] == 0

@@ -270,14 +270,16 @@ def all_resumes(out):
 def _resumes(out, ways, stops):
     return [
         (
-            straight(drop_last=True, **way),
+            straight(drop_last=True, **options),
             [
-                interrupted(at, out / f"{way}-{at}-{says}", says_epoch=says, drop_last=True, **way)
+                interrupted(
+                    at, out / f"{options}-{at}-{says}", says_epoch=says, drop_last=True, **options
+                )
                 for at in stops
                 for says in (False, True)
             ],
         )
-        for way in ways
+        for options in ways
     ]
 
 

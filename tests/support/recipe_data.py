@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 def data_folder():
     """The folder that $INFOBATCH_DATA names, or shared/data beside the repository."""
     named = os.environ.get(DATA_VARIABLE)
-    beside = ROOT.parent / "shared" / "data"
-    return Path(named) if named else (beside if beside.is_dir() else None)
+    shared_folder = ROOT.parent / "shared" / "data"
+    return Path(named) if named else (shared_folder if shared_folder.is_dir() else None)
 
 
 DATA = data_folder()

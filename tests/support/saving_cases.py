@@ -40,7 +40,7 @@ def between_epochs(out):
 def in_mid_epoch(out):
     """Rank 0 asks alone in the middle of an epoch, is told so, and later all save together."""
     train_data, loader = parts(meeting_timeout=1)
-    errors, together = [], []
+    errors, states = [], []
     for epoch in range(2):
         for step, (x, _) in enumerate(loader):
             train_data.update(loss_of(x, epoch))
@@ -49,12 +49,12 @@ def in_mid_epoch(out):
                     errors += [error_of(train_data.state_dict) for _ in range(2)]
                 dist.barrier()  # the group is as usable as before
             if step in (2, 4):
-                together.append(train_data.state_dict())
+                states.append(train_data.state_dict())
             if step == 5 and dist.get_rank() == 1:
                 alone = train_data.state_dict(gather=False)
     return {
         "errors": errors,
-        "together": together,
+        "together": states,
         "alone": alone if dist.get_rank() == 1 else None,
         "scores": train_data.scores,
         "savings": str(train_data.savings),

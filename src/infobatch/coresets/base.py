@@ -43,13 +43,27 @@ def select(
     data: Dataset[Any] | None = None,
     **options: Any,
 ) -> Coreset:
-    """Choose a share ``fraction`` of the samples by a method, given its inputs.
+    """Choose a share of the samples by a method, given its inputs.
 
-    ``inputs`` is the result of :func:`proxy`; the other arguments provide or replace single inputs.
-    With ``balanced``, each class of ``labels`` keeps the same share, and methods that choose a set
-    do so class by class, which also takes far less time and memory. The same arguments give the
-    same choice; ``seed`` matters for methods that draw. ``options`` are further settings of the
-    method's function.
+    Args:
+        method: the name of a method, one of ``METHODS``.
+        fraction: the share of the samples to choose, in (0, 1].
+        labels: the class of each sample.
+        balanced: each class of ``labels`` keeps the same share, and methods that choose a set do so class by
+            class, which also takes far less time and memory.
+        seed: matters for methods that draw; the same arguments give the same choice.
+        inputs: the result of :func:`proxy`; the arguments below replace single inputs.
+        features, logits, probabilities, gradients, gradient_norms, error_norms, history, scores, validation:
+            what the method chooses by, see :class:`Inputs`.
+        model, data: the network and the samples themselves, for DeepFool.
+        **options: further settings of the method's function.
+
+    Returns:
+        The chosen samples, their weights, and what choosing them cost.
+
+    Raises:
+        ValueError: if there is no such method, or it lacks an input; the message names it.
+        TypeError: if the method has no such setting.
 
     >>> import torch
     >>> points = torch.tensor([[0.0], [1.0], [2.0], [3.0], [10.0]])
@@ -119,9 +133,18 @@ def _counted(model: nn.Module | None) -> Iterator[list[int]]:
 
 
 def top_k(scores: Array, k: int, classes: Array = None) -> Indices:
-    """The samples with the highest scores, the highest first; ties go to the lower index.
+    """Choose the samples with the highest scores; ties go to the lower index.
 
-    With ``classes``, one number per sample, each class gets its part of ``k``.
+    Args:
+        scores: one per sample.
+        k: how many samples to choose.
+        classes: one number per sample; each class then gets its part of ``k``.
+
+    Returns:
+        The indices of the chosen samples, the highest score first.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
 
     >>> top_k([0.1, 0.9, 0.5, 0.9], 2).tolist()
     [1, 3]

@@ -28,14 +28,26 @@ def glister(
     """GLISTER: the largest ⟨g_i, ∇L_validation⟩, with a step of the last layer after each choice.
 
     Killamsetty et al., *GLISTER: Generalization based Data Subset Selection* (AAAI 2021). g is the
-    gradient in the last layer; after a choice, the layer's weights take a step W ← W − η g_i (η =
-    ``step_size``), and the validation gradient is recomputed exactly: (softmax(W h) − y) ⊗ [1, h].
-    A second, similar sample is therefore worth less than the first. ``validation`` is (features,
-    logits, labels) of held-out samples; by default, the training set itself. ``picks_per_step``
-    makes several choices between two steps, which is faster.
+    gradient in the last layer; after a choice, the layer's weights take a step W ← W − η g_i, and the validation gradient is recomputed exactly: (softmax(W h) − y) ⊗ [1, h].
+    A second, similar sample is therefore worth less than the first.
 
     DeepCore never takes the step (a misspelt call), so its published figures are for a plain
     ranking.
+
+    Args:
+        features: (samples, numbers), such as the input of the last layer.
+        logits: (samples, classes), the outputs of the network.
+        labels: the class of each sample.
+        k: how many samples to choose.
+        validation: (features, logits, labels) of held-out samples; by default, the training set itself.
+        step_size: η.
+        picks_per_step: how many choices are made between two steps; more are faster.
+
+    Returns:
+        The indices of the chosen samples, in the order of choice.
+
+    Raises:
+        TypeError, ValueError: if the arguments do not fit together.
     """
     call = "glister()"
     inputs, errors, _, _ = _layer(call, features, logits, labels)

@@ -22,8 +22,16 @@ def deepfool(
 
     Ducoffe and Precioso, *Adversarial Active Learning* (2018), by DeepFool (Moosavi-Dezfooli et al., CVPR
     2016): the network is linearised, the input takes a step to the nearest boundary between two
-    classes, and this is repeated at most ``max_iterations`` times. ``data`` has samples (input, …),
-    its first entry a tensor. Each iteration takes one backward pass per class.
+    classes, and this is repeated until the class changes. Each iteration takes one backward pass per class.
+
+    Args:
+        model: a network that returns logits.
+        data: samples (input, …), the input a tensor.
+        max_iterations: the largest number of steps.
+        batch_size: the number of samples in a batch.
+
+    Returns:
+        One score per sample, where higher scores are chosen first.
     """
     device = next(model.parameters()).device
     was_training = model.training
@@ -92,6 +100,17 @@ def cal(features: Array, probabilities: Array, *, neighbours: int = 10) -> torch
     are similar to the network, yet predicted differently. Neighbours are found by Euclidean
     distance of features. DeepCore takes the smallest instead (reported there as an issue, still
     open), so its published figures are for the opposite samples.
+
+    Args:
+        features: (samples, numbers), such as the input of the last layer.
+        probabilities: (samples, classes), the softmax outputs of a network.
+        neighbours: how many neighbours a sample is compared with.
+
+    Returns:
+        One score per sample, where higher scores are chosen first.
+
+    Raises:
+        TypeError, ValueError: if the arguments do not fit together.
     """
     call = "cal()"
     values = as_floats(call, "features", features, ndim=(2,))
@@ -115,6 +134,6 @@ def cal(features: Array, probabilities: Array, *, neighbours: int = 10) -> torch
         closeness = torch.addmm(-half_squares, values[block], values.T)  # up to a constant per row
         closeness[torch.arange(len(block)), block] = -torch.inf
         nearest = closeness.topk(neighbours, dim=1).indices
-        ours, our_logs = outputs[block][:, None], logs[block][:, None]
-        scores[block] = ((ours - outputs[nearest]) * (our_logs - logs[nearest])).sum(2).mean(1)
+        of_block, our_logs = outputs[block][:, None], logs[block][:, None]
+        scores[block] = ((of_block - outputs[nearest]) * (our_logs - logs[nearest])).sum(2).mean(1)
     return scores

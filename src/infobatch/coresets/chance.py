@@ -17,6 +17,17 @@ def random(num_samples: int, k: int, *, seed: Any = 0) -> Indices:
 
     *Random* of the paper's Table 1.
 
+    Args:
+        num_samples: how many samples there are.
+        k: how many samples to choose.
+        seed: the key of the draw.
+
+    Returns:
+        The indices of the chosen samples.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
+
     >>> random(10, 3, seed=0).tolist()
     [4, 6, 2]
     """

@@ -20,10 +20,15 @@ from infobatch.memory.export import read_table, write_table
 class Coreset:
     """The chosen samples, the best first, and their weights.
 
-    ``weights`` are 1 except for methods that compute weights (CRAIG, whose weights sum to the
-    number of samples): multiply each sample's loss by its weight over the mean weight. ``scores``
-    has one number per sample of the data set for methods that rank, where higher scores are chosen
-    first; it is None for those that choose a set as a whole.
+    Attributes:
+        indices: the chosen samples.
+        weights: 1, except for methods that compute weights (CRAIG, whose weights sum to the number of
+            samples): multiply each sample's loss by its weight over the mean weight.
+        method: the name of the method.
+        cost: what choosing the samples has cost.
+        num_samples: the number of samples that they were chosen from.
+        scores: one number per sample of the data set for methods that rank, where higher scores are chosen
+            first; None for those that choose a set as a whole.
     """
 
     indices: Indices
@@ -37,7 +42,17 @@ class Coreset:
         return len(self.indices)
 
     def subset(self, data: Dataset[Any]) -> Subset[Any]:
-        """The chosen samples of the data set, to train on."""
+        """Return the chosen samples of the data set, to train on.
+
+        Args:
+            data: the data set that the samples were chosen from.
+
+        Returns:
+            Its chosen samples, in the order of ``indices``.
+
+        Raises:
+            ValueError: if the data set has another number of samples.
+        """
         if len(data) != self.num_samples:  # type: ignore[arg-type]
             raise ValueError(
                 f"subset() got {len(data)} samples, but the coreset was chosen from "  # type: ignore[arg-type]
@@ -46,12 +61,29 @@ class Coreset:
         return Subset(data, self.indices.tolist())
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write indices and weights as ``.npz``, ``.csv`` or ``.parquet``, atomically."""
+        """Write indices and weights as ``.npz``, ``.csv`` or ``.parquet``, atomically.
+
+        Args:
+            path: the file to write; its ending decides the format.
+
+        Raises:
+            ValueError: if the file has another ending.
+        """
         write_table("save()", Path(path), {"index": self.indices, "weight": self.weights})
 
 
 def load_indices(path: str | PathLike[str]) -> tuple[Indices, Weights]:
-    """Read the indices and the weights that ``Coreset.save`` wrote."""
+    """Read the indices and the weights that ``Coreset.save`` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The indices and the weights.
+
+    Raises:
+        ValueError: if the file lacks one of them.
+    """
     table = read_table("load_indices()", Path(path))
     if not {"index", "weight"} <= set(table):
         raise ValueError(

@@ -20,11 +20,21 @@ def ccs(
     Zheng et al., *Coverage-centric Coreset Selection for High Pruning Rates* (ICLR 2023): the share ``beta`` of
     the samples with the highest scores is left out; the range of the others' scores is divided into strata of
     equal width; starting with the smallest stratum, each gets an equal part of the remaining
-    budget, or all of its samples if it has fewer. Samples are drawn at random within a stratum. The
-    default β is the authors' for CIFAR-10: 0.3 if at least 90% are pruned, 0.2 if at least 80% are,
-    and 0 below that.
+    budget, or all of its samples if it has fewer. Samples are drawn at random within a stratum.
 
-    ``scores`` may come from any method, where higher means harder; ``select`` uses EL2N by default.
+    Args:
+        scores: one per sample from any method, where higher means harder; ``select`` uses EL2N by default.
+        k: how many samples to choose.
+        beta: the share of the samples that is left out first; by default the authors' for CIFAR-10: 0.3 if at
+            least 90% are pruned, 0.2 if at least 80% are, and 0 below that.
+        strata: how many strata there are.
+        seed: the key of the draw.
+
+    Returns:
+        The indices of the chosen samples.
+
+    Raises:
+        TypeError, ValueError: if the arguments do not fit together.
     """
     call = "ccs()"
     values = as_floats(call, "scores", scores, ndim=(1,)).double().cpu().numpy()

@@ -16,8 +16,17 @@ WINDOW = 10
 def forgetting(correct: Array) -> torch.Tensor:
     """The number of changes from correct to wrong; a sample never correct ranks above all.
 
-    Toneva et al., *An Empirical Study of Example Forgetting* (ICLR 2019). ``correct`` is (epochs, samples):
-    whether the sample was classified correctly when it was visited, as booleans or as 0, 1 and NaN.
+    Toneva et al., *An Empirical Study of Example Forgetting* (ICLR 2019).
+
+    Args:
+        correct: (epochs, samples): whether the sample was classified correctly when it was visited, as booleans
+            or as 0, 1 and NaN.
+
+    Returns:
+        One score per sample, where higher scores are chosen first.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
 
     >>> forgetting([[0, 1, 1, 0], [1, 0, 1, 0], [0, 1, 1, 0]]).tolist()
     [1.0, 1.0, 0.0, 3.0]
@@ -41,10 +50,18 @@ def forgetting(correct: Array) -> torch.Tensor:
 def dyn_unc(label_probabilities: Array, *, window: int | None = None) -> torch.Tensor:
     """Dyn-Unc: the standard deviation of p_y in a window of epochs, averaged over all windows.
 
-    He et al., *Large-scale Dataset Pruning with Dynamic Uncertainty* (2023), with windows of 10
-    epochs by default, or all epochs if there are fewer. ``label_probabilities`` is (epochs,
-    samples): the probability of the sample's label at each visit. The track
+    He et al., *Large-scale Dataset Pruning with Dynamic Uncertainty* (2023). The track
     :class:`infobatch.tracks.DynUnc` computes the same during training.
+
+    Args:
+        label_probabilities: (epochs, samples): the probability of the sample's label at each visit.
+        window: the number of epochs in a window; by default 10, or all if there are fewer.
+
+    Returns:
+        One score per sample, where higher scores are chosen first.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
     """
     call = "dyn_unc()"
     values = _history(call, "label_probabilities", label_probabilities)
@@ -69,10 +86,15 @@ def dyn_unc(label_probabilities: Array, *, window: int | None = None) -> torch.T
 
 
 def observed(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Values of a batch for coresets, as in ``update(losses, extras=observed(logits, labels))``.
+    """Compute the values of a batch for coresets, as in ``update(losses, extras=observed(logits, labels))``.
 
-    Returns whether each sample is ``correct``, its ``el2n`` error ‖p − y‖, and its
-    ``label_probability``; the tracks in ``infobatch.tracks`` record them.
+    Args:
+        logits: (samples, classes), the outputs of a batch.
+        labels: the class of each sample.
+
+    Returns:
+        Whether each sample is ``correct``, its ``el2n`` error ‖p − y‖, and its ``label_probability``; the
+        tracks in ``infobatch.tracks`` record them.
 
     >>> observed(torch.zeros(1, 2), torch.tensor([1]))["label_probability"]
     tensor([0.5000])

@@ -18,8 +18,15 @@ from infobatch.coresets.checks import Array, as_floats, as_labels, as_probabilit
 def error_norms(probabilities: Array, labels: Array) -> torch.Tensor:
     """‖p − y‖₂ for softmax outputs p and one-hot labels y.
 
-    ``probabilities`` are (samples, classes), or (networks, samples, classes) for an ensemble; the
-    result has the same shape without the classes.
+    Args:
+        probabilities: (samples, classes), or (networks, samples, classes) for an ensemble.
+        labels: the class of each sample.
+
+    Returns:
+        The norms, in the shape of ``probabilities`` without the classes.
+
+    Raises:
+        TypeError, ValueError: if the arguments do not fit together.
 
     >>> error_norms([[1.0, 0.0], [0.2, 0.8]], [0, 0]).square()
     tensor([0.0000, 1.2800], dtype=torch.float64)
@@ -35,7 +42,14 @@ def error_norms(probabilities: Array, labels: Array) -> torch.Tensor:
 def el2n(error_norms: Array) -> torch.Tensor:
     """EL2N-R: the mean of ‖p − y‖ over R networks, or over the first epochs of one.
 
-    ``error_norms`` are (samples,) or (networks, samples); the function of that name computes them.
+    Args:
+        error_norms: (samples,) or (networks, samples); the function of that name computes them.
+
+    Returns:
+        One score per sample, where higher scores are chosen first.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
 
     >>> el2n([[0.0, 1.0], [0.5, 0.0]]).tolist()
     [0.25, 0.5]
@@ -46,10 +60,19 @@ def el2n(error_norms: Array) -> torch.Tensor:
 def grand(gradient_norms: Array) -> torch.Tensor:
     """GraNd-R: the mean of ‖∇ℓ‖ over R networks.
 
-    ``gradient_norms`` are (samples,) or (networks, samples): of the last layer, where they are ‖p −
-    y‖ · √(1 + ‖h‖²) (``last_layer_gradients(…).squared_norms().sqrt()``), or of all parameters, by
-    :func:`full_gradient_norms`, which is how the method is defined. DeepCore's figures are for the
+    DeepCore's figures are for the
     last layer.
+
+    Args:
+        gradient_norms: (samples,) or (networks, samples): of the last layer, where they are ‖p − y‖ · √(1 + ‖h‖²)
+            (``last_layer_gradients(…).squared_norms().sqrt()``), or of all parameters, by
+            :func:`full_gradient_norms`, which is how the method is defined.
+
+    Returns:
+        One score per sample, where higher scores are chosen first.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
     """
     return _mean_over_networks("grand()", "gradient_norms", gradient_norms)
 
@@ -57,10 +80,17 @@ def grand(gradient_norms: Array) -> torch.Tensor:
 def full_gradient_norms(
     model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]
 ) -> torch.Tensor:
-    """‖∇ℓ‖ over all parameters, one per sample of ``batches`` of (inputs, labels), by ``torch.func``.
+    """‖∇ℓ‖ over all parameters, one per sample, by ``torch.func``.
 
     The model is in evaluation mode, because batch normalisation has no per-sample gradient in
     training mode. Needs memory for one gradient of all parameters per sample of a batch.
+
+    Args:
+        model: a network that returns logits.
+        batches: (inputs, labels).
+
+    Returns:
+        One norm per sample, in the order of the batches.
     """
     parameters = {
         name: value.detach() for name, value in model.named_parameters() if value.requires_grad

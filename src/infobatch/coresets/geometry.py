@@ -21,6 +21,16 @@ def herding(features: Array, k: int) -> Indices:
     Welling, *Herding Dynamical Weights to Learn* (ICML 2009): after i choices, the next is
     argmin ‖(i + 1) μ − Σ chosen − x‖. DeepCore takes the argmax, so its published figures for
     "herding" are for samples that move the mean away: they are the lowest in the paper's Table 1.
+
+    Args:
+        features: (samples, numbers), such as the input of the last layer.
+        k: how many samples to choose.
+
+    Returns:
+        The indices of the chosen samples, in the order of choice.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
     """
     values = as_floats("herding()", "features", features, ndim=(2,))
     k = check_k("herding()", k, len(values))
@@ -40,10 +50,20 @@ def k_center(features: Array, k: int, *, first: int | None = None) -> Indices:
     """Repeatedly choose the sample that is farthest from all chosen ones.
 
     Sener and Savarese, *Active Learning for CNNs: A Core-Set Approach* (ICLR 2018); the greedy
-    form, whose largest distance from a sample to a chosen one is at most twice the best possible.
-    ``first`` is the sample to start with; the default is the one nearest to the mean, so that the
-    choice is deterministic. Only the distance to the nearest chosen sample is kept, whereas
+    form, whose largest distance from a sample to a chosen one is at most twice the best possible. Only the distance to the nearest chosen sample is kept, whereas
     DeepCore keeps all k × samples distances.
+
+    Args:
+        features: (samples, numbers), such as the input of the last layer.
+        k: how many samples to choose.
+        first: the sample to start with; by default the one nearest to the mean, so that the choice is
+            deterministic.
+
+    Returns:
+        The indices of the chosen samples, in the order of choice.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
     """
     call = "k_center()"
     values = as_floats(call, "features", features, ndim=(2,))
@@ -63,7 +83,19 @@ def contextual_diversity(probabilities: Array, k: int, *, first: int | None = No
     """K-center greedy by the symmetric KL divergence of a proxy's outputs.
 
     Agarwal et al., *Contextual Diversity for Active Learning* (ECCV 2020), for one output per sample: the
-    distance is Σ (p − q)(ln p − ln q). It starts with the sample nearest to the mean output.
+    distance is Σ (p − q)(ln p − ln q).
+
+    Args:
+        probabilities: (samples, classes), the softmax outputs of a network.
+        k: how many samples to choose.
+        first: the sample to start with; by default the one nearest to the mean output, so that the choice is
+            deterministic.
+
+    Returns:
+        The indices of the chosen samples, in the order of choice.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
     """
     call = "contextual_diversity()"
     values = as_probabilities(call, probabilities)

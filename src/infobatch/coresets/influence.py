@@ -33,10 +33,23 @@ def influence(
 
     Koh and Liang, *Understanding Black-box Predictions via Influence Functions* (ICML 2017), whose influence
     of up-weighting a sample, −g_validationᵀ H⁻¹ g, is the negative: samples that lower the
-    validation loss come first. ``validation`` is (features, probabilities, labels) of held-out
-    samples; by default, the training set itself, whose gradient is near zero once it is learned, so
-    that the ranking is mostly noise. H⁻¹ g_validation is found by conjugate gradients, without a
+    validation loss come first. H⁻¹ g_validation is found by conjugate gradients, without a
     matrix.
+
+    Args:
+        features: (samples, numbers), such as the input of the last layer.
+        probabilities: (samples, classes), the softmax outputs of a network.
+        labels: the class of each sample.
+        validation: (features, probabilities, labels) of held-out samples; by default, the training set itself, whose
+            gradient is near zero once it is learned, so that the ranking is mostly noise.
+        damping: is added to the diagonal of H.
+        max_iterations: the largest number of steps of the conjugate gradients.
+
+    Returns:
+        One score per sample, where higher scores are chosen first.
+
+    Raises:
+        TypeError, ValueError: if the arguments do not fit together.
     """
     gradients = last_layer_gradients(features, probabilities, labels)
     outputs = as_probabilities("influence()", probabilities).to(gradients.right)
@@ -85,7 +98,18 @@ def dp(
     mean([1, h] [1, h]ᵀ) (Martens and Grosse 2015): a full H⁻¹ g of each sample would take classes ×
     (features + 1) numbers.
 
-    The remaining samples are ordered by ‖H⁻¹ g‖, largest first.
+    Args:
+        features: (samples, numbers), such as the input of the last layer.
+        probabilities: (samples, classes), the softmax outputs of a network.
+        labels: the class of each sample.
+        k: how many samples to choose.
+        damping: is added to the diagonal of H.
+
+    Returns:
+        The indices of the remaining samples, the largest ‖H⁻¹ g‖ first.
+
+    Raises:
+        TypeError, ValueError: if the arguments do not fit together.
     """
     call = "dp()"
     gradients = last_layer_gradients(features, probabilities, labels)

@@ -22,13 +22,17 @@ GRADIENTS_OR_FEATURES = "gradients or features"
 class Cost:
     """The cost of a selection: training its proxy, and choosing.
 
-    ``samples_forwarded`` counts all passes, ``samples_backpropagated`` those with a training step.
+    Attributes:
+        seconds: the time that it took.
+        samples_forwarded: all passes.
+        samples_backpropagated: those with a training step.
+        cpu_seconds: the processor time of this process, over all threads.
     """
 
     seconds: float = 0.0
     samples_forwarded: int = 0
     samples_backpropagated: int = 0
-    cpu_seconds: float = 0.0  # of this process, over all threads
+    cpu_seconds: float = 0.0
 
     @property
     def passes(self) -> int:
@@ -49,8 +53,9 @@ class Cost:
 class History:
     """The course of a training run: (epochs, samples), NaN where a sample was not visited.
 
-    ``correct`` says whether the sample was classified correctly when it was visited, and
-    ``label_probabilities`` how probable its label was.
+    Args:
+        correct: whether the sample was classified correctly when it was visited.
+        label_probabilities: how probable its label was.
     """
 
     correct: Array = None
@@ -61,11 +66,20 @@ class History:
 class Inputs:
     """What a method may need, all optional: if something is missing, the method names it.
 
-    One row per sample: ``features`` (the input of the last layer), ``logits``, ``probabilities`` (also of
-    several networks: (networks, samples, classes)), ``gradients`` (a matrix, or what ``last_layer_gradients``
-    returns), ``labels``, ``scores``. ``gradient_norms`` and ``error_norms`` are (samples,) or
-    (networks, samples). ``validation`` has the same for held-out samples; ``model`` and ``data``
-    are for DeepFool, which needs the inputs themselves. ``cost`` is the cost of computing all this.
+    Arrays have one row per sample, unless it is said otherwise.
+
+    Args:
+        features: the input of the last layer.
+        logits: the outputs.
+        probabilities: the softmax outputs, also of several networks: (networks, samples, classes).
+        gradients: a matrix, or what :func:`last_layer_gradients` returns.
+        gradient_norms, error_norms: (samples,) or (networks, samples).
+        labels: the class of each sample.
+        history: the course of a training run.
+        scores: any measure of difficulty, higher for harder samples.
+        validation: the same for held-out samples.
+        model, data: for DeepFool, which needs the inputs themselves.
+        cost: the cost of computing all this.
     """
 
     features: Array = None
@@ -83,15 +97,33 @@ class Inputs:
     cost: Cost = field(default_factory=Cost)
 
     def updated(self, given: Mapping[str, Any]) -> Inputs:
-        """Return a copy in which the given inputs replace these."""
+        """Return a copy in which the given inputs replace these.
+
+        Args:
+            given: inputs by name; those that are None change nothing.
+
+        Returns:
+            The copy.
+        """
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
     def find(self, name: str) -> Any:
-        """One input in the form that methods take, derived from others if possible, or None."""
+        """Return one input in the form that methods take, derived from others if possible.
+
+        Args:
+            name: the name of an input.
+
+        Returns:
+            The input, or None if it can be derived from nothing that was given.
+        """
         return _FINDERS[name](self)
 
     def count(self) -> int | None:
-        """The number of samples, or None if nothing determines it."""
+        """Count the samples.
+
+        Returns:
+            Their number, or None if nothing determines it.
+        """
         for name in ("labels", "features", "logits", "gradients", "scores", "data"):
             value = getattr(self, name)
             if value is not None:

@@ -79,20 +79,35 @@ def proxy(
 ) -> Inputs:
     """Train a proxy on all data and return the inputs of the methods, with their cost.
 
-    The result has ``features`` and ``logits`` of the trained network, the ``history`` of its training, the
-    ``labels``, and ``error_norms`` and ``gradient_norms`` (of the last layer) after
-    ``early_epochs``, for each network if ``networks`` is more than 1: EL2N-R and GraNd-R. Only one
-    network is trained for all ``epochs``; the others stop early.
+    Args:
+        model: a function that builds a network, or a network, which is copied.
+        data: samples (input, label); for other data pass ``labels``, ``losses`` and ``look``.
+        epochs: how many epochs the first network is trained for.
+        networks: how many networks are trained; all but the first stop after ``early_epochs``.
+        early_epochs: after how many epochs the norms of errors and gradients are taken.
+        batch_size: the number of samples in a batch.
+        labels: the class of each sample, if ``data`` does not have it.
+        validation: held-out samples, on which the trained network is evaluated: GLISTER and influence use it.
+        head: the name of the last linear layer, if it cannot be found.
+        losses: ``losses(model, batch)`` returns one loss per sample.
+        look: ``look(model, data)`` passes all samples through the model once, in order and unchanged.
+        optimizer: ``optimizer(model)`` builds the optimizer.
+        schedule: ``schedule(optimizer, steps)`` builds the learning rate's schedule, stepped after each batch.
+        collate: the ``collate_fn`` of the loader.
+        num_workers: the number of the loader's worker processes.
+        seed: of the networks' weights and the order of the samples.
+        checkpoint: a file in which the state is saved after each epoch; run the same call again to resume.
+        progress: whether to show a progress bar in the terminal, or a function of the share done and a line of
+            text.
 
-    ``model`` is a function that builds a network, or a network, which is copied. ``data`` has
-    samples (input, label); for other data, pass ``labels``, a function ``losses(model, batch)``
-    that returns one loss per sample, and a function ``look(model, data)`` that passes all samples
-    through the model once, in order and unchanged. The trained network is also evaluated on
-    ``validation``, which GLISTER and influence use.
+    Returns:
+        ``features`` and ``logits`` of the trained network, the ``history`` of its training, the ``labels``, and
+        ``error_norms`` and ``gradient_norms`` (of the last layer) after ``early_epochs``, for each network if
+        there are several: EL2N-R and GraNd-R.
 
-    With ``checkpoint``, a file path, the state is saved after each epoch; run the same call again
-    to resume. ``progress`` is a progress bar in the terminal, or a function of the share done and a
-    line of text.
+    Raises:
+        TypeError: if ``networks`` is more than 1 and ``model`` is a network instead of a function.
+        ValueError: if a number is below 1, or a checkpoint belongs to other settings.
     """
     for name, value in (("epochs", epochs), ("networks", networks), ("early_epochs", early_epochs)):
         check_count(f"proxy({name}=…)", value, f"it counts {name.replace('_', ' ')}")

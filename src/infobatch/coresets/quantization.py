@@ -25,6 +25,19 @@ def dataset_quantization(
     choice from the rest, and so on, so early bins are diverse and late ones dense; the same share
     of each is drawn at random. The paper's last step, which drops patches of images, is not
     included.
+
+    Args:
+        features: (samples, numbers), or what :func:`last_layer_gradients` returns.
+        k: how many samples to choose.
+        bins: n.
+        trade_off: λ of the graph cut.
+        seed: the key of the draw.
+
+    Returns:
+        The indices of the chosen samples.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
     """
     call = "dataset_quantization()"
     values = as_vectors(call, "features", features)

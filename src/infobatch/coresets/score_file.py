@@ -33,11 +33,26 @@ def select_from_scores(
 ) -> Coreset:
     """Choose by a column of a file written by ``export_scores``, the highest values first.
 
-    The column is the one with the method's name (``forgetting``, ``el2n``, ``dyn_unc``, …), or
-    ``column``: any column of the file, such as ``score``, the last loss. Dyn-Unc also reads a
-    window of the last scores (``window_0``, ``window_1``, …), which must be cross-entropies, so
+    Dyn-Unc also reads a window of the last scores (``window_0``, ``window_1``, …), which must be cross-entropies, so
     that exp(−score) is the probability of the label. CCS takes any column as its measure of
     difficulty, ``el2n`` or else ``score`` by default.
+
+    Args:
+        path: the file.
+        method: the name of a method that ranks samples, or ``"ccs"`` or ``"random"``.
+        fraction: the share of the samples to choose, in (0, 1].
+        column: any column of the file, such as ``score``, the last loss; by default the one with the method's
+            name (``forgetting``, ``el2n``, ``dyn_unc``, …).
+        labels: the class of each sample; by default the file's column ``label``, if it has one.
+        balanced: each class keeps the same share.
+        seed: matters for methods that draw.
+        **options: further settings of the method's function.
+
+    Returns:
+        The chosen samples, as :func:`select` returns them.
+
+    Raises:
+        ValueError: if the method needs more than a column of scores, or the file lacks the column.
     """
     call = f"select_from_scores({str(path)!r}, {method!r})"
     known = find_method(method)

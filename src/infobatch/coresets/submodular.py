@@ -21,6 +21,16 @@ def facility_location(vectors: Array | Vectors, k: int) -> Indices:
     Optimization* (NeurIPS 2013); greedy, which reaches 1 − 1/e of the best value, and lazy, which
     gives the same choice. DeepCore's batched gain reads the wrong entries of the matrix, so its
     choices differ.
+
+    Args:
+        vectors: (samples, numbers), or what :func:`last_layer_gradients` returns.
+        k: how many samples to choose.
+
+    Returns:
+        The indices of the chosen samples, in the order of choice.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
     """
     values = as_vectors("facility_location()", "vectors", vectors)
     k = check_k("facility_location()", k, len(values))
@@ -30,9 +40,20 @@ def facility_location(vectors: Array | Vectors, k: int) -> Indices:
 def graph_cut(vectors: Array | Vectors, k: int, *, trade_off: float = 1.0) -> Indices:
     """Choose samples similar to all and unlike the chosen: gain λ Σ_i s_ij − 2 Σ_{i chosen} s_ij.
 
-    s is the cosine similarity, of last-layer gradients in the paper's tables, and λ = ``trade_off``. Needs no
+    s is the cosine similarity, of last-layer gradients in the paper's tables. Needs no
     matrix of similarities: sums of cosines are products with a sum of unit vectors. (A similarity of
     (1 + cos) / 2 gives the same choice.)
+
+    Args:
+        vectors: (samples, numbers), or what :func:`last_layer_gradients` returns.
+        k: how many samples to choose.
+        trade_off: λ.
+
+    Returns:
+        The indices of the chosen samples, in the order of choice.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
     """
     values = as_vectors("graph_cut()", "vectors", vectors)
     k = check_k("graph_cut()", k, len(values))
@@ -53,6 +74,16 @@ def craig(vectors: Array | Vectors, k: int) -> tuple[Indices, Weights]:
     Mirzasoleiman et al., *Coresets for Data-efficient Training* (ICML 2020). The weight of a chosen sample is
     the number of samples to which it is nearest, including itself, so that the weights sum to the
     number of samples. In DeepCore the count starts at 1, so its weights sum to samples + k.
+
+    Args:
+        vectors: (samples, numbers), or what :func:`last_layer_gradients` returns.
+        k: how many samples to choose.
+
+    Returns:
+        The indices of the chosen samples, in the order of choice, and their weights.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
     """
     values = as_vectors("craig()", "vectors", vectors)
     k = check_k("craig()", k, len(values))

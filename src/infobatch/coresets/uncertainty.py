@@ -15,6 +15,15 @@ from infobatch.coresets.checks import Array, as_probabilities
 def least_confidence(probabilities: Array) -> torch.Tensor:
     """1 − max p: one score per sample.
 
+    Args:
+        probabilities: (samples, classes), the softmax outputs of a network.
+
+    Returns:
+        One score per sample, where higher scores are chosen first.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
+
     >>> least_confidence([[0.5, 0.5], [1.0, 0.0]]).tolist()
     [0.5, 0.0]
     """
@@ -22,13 +31,32 @@ def least_confidence(probabilities: Array) -> torch.Tensor:
 
 
 def entropy(probabilities: Array) -> torch.Tensor:
-    """−Σ p ln p: one score per sample."""
+    """−Σ p ln p: one score per sample.
+
+    Args:
+        probabilities: (samples, classes), the softmax outputs of a network.
+
+    Returns:
+        One score per sample, where higher scores are chosen first.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
+    """
     values = as_probabilities("entropy()", probabilities)
     return -torch.xlogy(values, values).sum(1)
 
 
 def margin(probabilities: Array) -> torch.Tensor:
     """−(p₁ − p₂), the two largest probabilities: one score per sample.
+
+    Args:
+        probabilities: (samples, classes), the softmax outputs of a network.
+
+    Returns:
+        One score per sample, where higher scores are chosen first.
+
+    Raises:
+        TypeError, ValueError: if an argument is not what is expected.
 
     >>> margin([[0.75, 0.25], [0.5, 0.5]]).tolist()
     [-0.5, 0.0]

@@ -114,6 +114,17 @@ class OuterProducts:
 def last_layer_gradients(features: Array, probabilities: Array, labels: Array) -> OuterProducts:
     """The gradient of each sample's cross-entropy in the last linear layer, bias included.
 
+    Args:
+        features: (samples, numbers), such as the input of the last layer.
+        probabilities: (samples, classes), the softmax outputs of a network.
+        labels: the class of each sample.
+
+    Returns:
+        One gradient per sample, as two factors: a product of vectors takes far less memory.
+
+    Raises:
+        TypeError, ValueError: if the arguments do not fit together.
+
     >>> g = last_layer_gradients([[2.0, 0.0]], [[0.25, 0.75]], [1])
     >>> g.written_out().tolist()
     [[0.25, 0.5, 0.0, -0.25, -0.5, -0.0]]

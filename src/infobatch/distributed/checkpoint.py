@@ -33,9 +33,12 @@ class Checkpointable:
         self._train_data = train_data
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, with names and sizes that do not depend on the progress of the training.
+        """Return the state, with names and sizes that do not depend on the progress of the training.
 
         With ``sharded=True`` it is collective at any time.
+
+        Returns:
+            The state, for ``torch.distributed.checkpoint``.
         """
         state = self._train_data.state_dict()
         count, rows = len(state["losses"]), len(state["columns"]["score"])

@@ -111,8 +111,8 @@ class Communicator:
         padded = np.zeros((self.world_size, per_rank))
         padded.reshape(-1)[: len(values)] = values
         parts = self._all_to_all(torch.from_numpy(padded)).cpu().numpy()
-        own = np.add.reduce(parts, axis=0)
-        total: npt.NDArray[np.float64] = self._all_gather(torch.from_numpy(own)).cpu().numpy()
+        sums = np.add.reduce(parts, axis=0)
+        total: npt.NDArray[np.float64] = self._all_gather(torch.from_numpy(sums)).cpu().numpy()
         return total.reshape(-1)[: len(values)]
 
     def broadcast(self, values: torch.Tensor, source: int) -> torch.Tensor:

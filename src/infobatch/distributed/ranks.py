@@ -59,7 +59,14 @@ class Ranks:
         return self.communicator.connected or self.model.connected
 
     def meet(self, call: str) -> None:
-        """Wait for every rank, see :meth:`Communicator.meet`."""
+        """Wait for every rank.
+
+        Args:
+            call: the call that all of them have to make, for the error message.
+
+        Raises:
+            RuntimeError: if one of them does not come in time.
+        """
         self.model.meet(call)
         self.communicator.meet(call)
 
@@ -69,7 +76,13 @@ class Ranks:
         return 1 if self.global_order else self.world_size
 
     def owned(self, num_samples: int) -> int:
-        """The number of samples whose scores this rank keeps.
+        """Return the number of samples whose scores this rank keeps.
+
+        Args:
+            num_samples: the number of samples in the data.
+
+        Returns:
+            All of them, or with ``sharded=True`` those of this rank's shard.
 
         Raises:
             ValueError: if the ranks are sharded and there are fewer samples than ranks.

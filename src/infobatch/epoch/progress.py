@@ -6,11 +6,16 @@ from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """``done`` of the ``total`` samples of an epoch, over all ranks.
+    """How many samples of an epoch are done, over all ranks.
 
-    ``total`` excludes an incomplete last batch that the loader drops. ``full`` is the total of an
-    epoch over all data, divided into batches in the same way. If batches shrink instead of the
-    epoch, all three count the samples of the full batches that they stand for.
+    If batches shrink instead of the epoch, all three numbers count the samples of the full batches
+    that they stand for.
+
+    Attributes:
+        epoch: the epoch, from 0.
+        done: the samples that were updated or skipped.
+        total: the samples of the epoch, without an incomplete last batch that the loader drops.
+        full: the total of an epoch over all data, divided into batches in the same way.
     """
 
     epoch: int
@@ -19,10 +24,16 @@ class Progress(NamedTuple):
     full: int
 
     def full_steps(self, steps_per_epoch: int) -> int:
-        """The optimizer steps that full-data training would have made by now.
+        """Return the optimizer steps that full-data training would have made by now.
 
-        ``steps_per_epoch`` is the number of steps in an epoch over all data. Every epoch, pruned or
-        not, advances by that number; all schedules are paced by this formula.
+        All schedules are paced by this formula.
+
+        Args:
+            steps_per_epoch: the number of steps in an epoch over all data; every epoch, pruned or not,
+                advances by that number.
+
+        Returns:
+            The number of steps since the start of the training.
         """
         in_epoch = min(self.done, self.total) * steps_per_epoch // self.total
         return self.epoch * steps_per_epoch + in_epoch

@@ -53,7 +53,7 @@ class Refresher:
         scores: torch.Tensor | None,
         extras: Mapping[str, torch.Tensor] | None,
     ) -> None:
-        """Record losses of samples that the epoch left out. Collective with several ranks."""
+        """Check the losses, exchange them with the other ranks, and fold them into the memory."""
         planner = self._course.planner
         others = checks.check_extras("refresh", losses, extras, planner.channels, planner.policy)
         run, rows, values = self._checked(losses, index, scores)

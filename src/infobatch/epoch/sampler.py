@@ -33,20 +33,31 @@ class _OfEpochs(Sampler[Item_co]):
     pruner: HasCourse
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch; a second call with the same number changes nothing."""
+        """Set the next epoch; a second call with the same number changes nothing.
+
+        Args:
+            epoch: its number, counted from 0.
+        """
         self.pruner.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """How far the loader has read, for a stateful loader.
+        """Return how far the loader has read, for a stateful loader.
 
         Such a loader asks for it at each batch, so it does not contain the scores: resume from the
         data set's state instead. Because this method exists, the loader does not skip samples that
         the data set's state already skips.
+
+        Returns:
+            The position in the epoch, in plain numbers.
         """
         return self.pruner._course.position()._asdict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Note the loader's position; the data set's must agree when the loader is iterated."""
+        """Note the loader's position; the data set's must agree when the loader is iterated.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+        """
         self.pruner._course.expect_position(ReadPosition(**state))
 
 
@@ -77,6 +88,9 @@ class PlanSampler(_OfEpochs[int]):
     """A ``torch.utils.data`` sampler over the current epoch's plan.
 
     Creating an iterator has no side effects: the epoch begins when the first index is taken.
+
+    Args:
+        pruner: the pruner that it belongs to, which builds it: :attr:`infobatch.Pruner.sampler`.
     """
 
     def __init__(self, pruner: HasCourse) -> None:
@@ -100,6 +114,14 @@ class PlanBatchSampler(_OfEpochs[list[int]]):
     With ``shrink="batch"`` a pruned epoch has as many batches as a full one; with ``even`` its
     batches have nearly the same size. That size then varies with the epoch, so ``batch_size`` is
     None, so that a loader that relies on a fixed size notices.
+
+    Args:
+        sampler: the sampler of a pruner.
+        batch_size, drop_last, shrink, even, pad: see :meth:`infobatch.Pruner.batch_sampler`, which builds
+            this object.
+
+    Raises:
+        ValueError: if ``batch_size`` is below 1, or if the options contradict each other.
     """
 
     def __init__(

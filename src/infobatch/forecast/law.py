@@ -130,8 +130,11 @@ def _quarter(epochs: Sequence[object]) -> int:
 class Forecast:
     """What rules would save at equal quality, from the epochs so far.
 
-    ``rules`` are the forecasts by name. ``shadows`` says that nothing was pruned: the rules were
-    followed beside a training on all data, which took ``seconds`` of the processor in this process.
+    Attributes:
+        rules: the forecasts of the rules, by name.
+        shadows: whether nothing was pruned, because the rules were followed beside a training on all
+            data.
+        seconds: the processor time in this process that following them took.
 
     >>> epoch = EpochPasses(1, 100, 60, 60, 0, added_noise=0.2, realised_noise=0.2)
     >>> print(Forecast({"auto": RuleForecast((epoch,) * 8, to_come=0, num_epochs=8)}))
@@ -178,7 +181,11 @@ class Forecast:
         return f"Use {use}: it would save about {saved}."
 
     def as_dict(self) -> dict[str, float]:
-        """Flat numbers for a logger: of the last epoch, and the saving of the whole run."""
+        """Return flat numbers for a logger.
+
+        Returns:
+            The numbers by name: of the last epoch, and the saving of the whole run.
+        """
         numbers: dict[str, float] = {}
         for name, rule in self.rules.items():
             if not rule.epochs:

@@ -35,8 +35,17 @@ class InfoBatchCallback(Callback):
     ``DataLoader(train_data, …, sampler=train_data.sampler)``. The callback takes care of the rest: the
     epochs' lengths, validation, per-step schedulers, several processes, checkpoints and logs.
 
-    Without the argument ``train_data``, it is taken from the train loader, for data that a
-    ``LightningDataModule`` builds in ``setup``.
+    Args:
+        train_data: the pruned data, or its pruner. Without it, it is taken from the train loader, for
+            data that a ``LightningDataModule`` builds in ``setup``.
+
+    Raises:
+        TypeError: if ``train_data`` is neither.
+
+    Example::
+
+        trainer = Trainer(max_epochs=200, callbacks=[InfoBatchCallback(train_data)])
+        trainer.fit(module, DataLoader(train_data, 128, sampler=train_data.sampler))
     """
 
     def __init__(self, train_data: Pruner | None = None) -> None:

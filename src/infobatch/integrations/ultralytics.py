@@ -63,7 +63,7 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
     among recently loaded images, unless ``cache="ram"``; these would be those that were not pruned.)
 
     Args:
-        cfg, overrides, _callbacks: as Ultralytics calls it.
+        *args, **kwargs: ``cfg``, ``overrides`` and ``_callbacks``, as Ultralytics calls it.
 
     Raises:
         ValueError: if the task is not detection, or a setting cannot be used with pruning.
@@ -79,7 +79,13 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
     def with_options(cls, **options: Unpack[Arguments]) -> type[InfoBatchDetectionTrainer]:
         """Return this trainer with other options of pruning, which :class:`infobatch.Options` describes.
 
-        A class and not an object, because that is what Ultralytics takes::
+        Args:
+            **options: any of the options, by name.
+
+        Returns:
+            A class and not an object, because that is what Ultralytics takes.
+
+        Example::
 
             trainer = InfoBatchDetectionTrainer.with_options(policy="mean", save=0.3)
             YOLO("yolo11n.yaml").train(trainer=trainer, data="my.yaml", epochs=100)
@@ -155,6 +161,9 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
 
         With the averaged model that Ultralytics validates, detections with a confidence of at least 0.25,
         and an IoU of at least 0.5. An image without objects has 1 if nothing is detected, otherwise 0.
+
+        Returns:
+            One number per image.
         """
         with override_configs(self.args, {"cache": False}):  # a second copy would be kept
             loader = super().get_dataloader(self.data["train"], self.batch_size * 2, -1, "val")
@@ -162,17 +171,17 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
         validator.device, validator.data, validator.args.conf = self.device, self.data, _CONFIDENCE
         model = self.ema.ema.eval()
         validator.init_metrics(model)
-        found = {}
+        quality_of = {}
         with torch.no_grad():
             for raw in loader:
                 batch = validator.preprocess(raw)
                 detections = validator.postprocess(model(batch["img"]))
                 for image, detected in enumerate(detections):
                     labelled = validator._prepare_batch(image, batch)
-                    found[labelled["im_file"]] = _quality(validator, detected, labelled)
+                    quality_of[labelled["im_file"]] = _quality(validator, detected, labelled)
         loader.close()
-        self.measured += len(found)
-        return torch.tensor([found[path] for path in self.train_data.im_files])
+        self.measured += len(quality_of)
+        return torch.tensor([quality_of[path] for path in self.train_data.im_files])
 
     def save_model(self) -> bool:
         """Save Ultralytics' checkpoints, with the state of ``train_data`` as one more entry."""

@@ -28,17 +28,19 @@ def gather_visits(visits: Visits, communicator: Communicator) -> Iterator[Visits
     counts = communicator.gather(torch.tensor([len(visits.hashes)])).flatten().tolist()
     for start in range(0, max(counts), _CHUNK):
         sizes = [min(max(count - start, 0), _CHUNK) for count in counts]
-        own = slice(start, start + _CHUNK)
-        hashes = _gathered(visits.hashes[own].view(np.int64), sizes, communicator)
-        values = {name: _gathered(visits.values[name][own], sizes, communicator) for name in names}
+        chunk = slice(start, start + _CHUNK)
+        hashes = _gathered(visits.hashes[chunk].view(np.int64), sizes, communicator)
+        values = {
+            name: _gathered(visits.values[name][chunk], sizes, communicator) for name in names
+        }
         yield Visits(hashes.view(np.uint64), values)
 
 
 def _gathered(
-    own: npt.NDArray[Any], sizes: list[int], communicator: Communicator
+    values: npt.NDArray[Any], sizes: list[int], communicator: Communicator
 ) -> npt.NDArray[Any]:
-    padded = torch.zeros(max(sizes), dtype=torch.from_numpy(own[:0]).dtype)
-    padded[: len(own)] = torch.from_numpy(own)
+    padded = torch.zeros(max(sizes), dtype=torch.from_numpy(values[:0]).dtype)
+    padded[: len(values)] = torch.from_numpy(values)
     rows = communicator.gather(padded).cpu().numpy()
     return np.concatenate([row[:size] for row, size in zip(rows, sizes, strict=True)])
 
@@ -62,13 +64,13 @@ def owned(hashes: Hashes, ranks: Ranks) -> npt.NDArray[np.bool_] | slice:
     """Which keys are this rank's."""
     if not ranks.sharded:
         return slice(None)
-    mine: npt.NDArray[np.bool_] = hashes % np.uint64(ranks.world_size) == ranks.rank
-    return mine
+    shard: npt.NDArray[np.bool_] = hashes % np.uint64(ranks.world_size) == ranks.rank
+    return shard
 
 
-def something_known(own: int, ranks: Ranks) -> bool:
+def something_known(count: int, ranks: Ranks) -> bool:
     """Whether any rank knows a key. Collective with sharded scores."""
-    counts = [own]
+    counts = [count]
     if ranks.sharded:
         counts = ranks.communicator.gather(torch.tensor(counts)).flatten().tolist()
     if any(counts) and not all(counts):

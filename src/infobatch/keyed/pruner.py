@@ -129,10 +129,13 @@ class KeyedPruner:
         return self._keeps
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, counted from 0; call it before the loader is iterated.
+        """Begin an epoch; call it before the loader is iterated.
 
         What the last epoch recorded is folded into the scores, and the new epoch's decisions are
         published to the workers. With several ranks it is collective: call it on all of them.
+
+        Args:
+            epoch: its number, counted from 0.
 
         Raises:
             ValueError: if the epoch lies before the running one.
@@ -190,9 +193,15 @@ class KeyedPruner:
         return torch.dot(losses.to(dtype), scaled).to(losses.dtype)
 
     def weights(self, key: Keys) -> torch.Tensor:
-        """The weights of a batch's samples, float64 on the CPU; nothing is recorded.
+        """Return the weights of a batch's samples; nothing is recorded.
 
         For losses that are not a mean over samples, and for optimizers that evaluate a batch twice.
+
+        Args:
+            key: the keys of the samples.
+
+        Returns:
+            One weight per sample, float64 on the CPU.
         """
         weights = self._weights(self._hashes("weights", key, None), key)
         return torch.ones(len(key), dtype=torch.float64) if weights is None else weights
@@ -242,9 +251,14 @@ class KeyedPruner:
         return self._repeated
 
     def scores(self, key: Keys) -> torch.Tensor:
-        """The scores of some keys at the start of this epoch, float32, NaN where there is none.
+        """Return the scores of some samples at the start of this epoch.
 
-        With ``sharded=True``, only those that this rank keeps.
+        Args:
+            key: the keys of the samples.
+
+        Returns:
+            One float32 per key, NaN where there is none; with ``sharded=True``, also where another rank
+            keeps it.
         """
         return torch.from_numpy(self._memory.scores_of(self._hashes("scores", key, None)))
 
@@ -262,9 +276,15 @@ class KeyedPruner:
         """Return everything needed to continue from here, bit for bit, in plain tensors and numbers.
 
         After ``set_epoch`` and before the first ``update`` of an epoch, any rank may call it alone.
-        Later, call it on every rank: each gets the whole state, so save one of them. Or call it with
-        ``gather=False`` on one rank only: what the others recorded in the running epoch is then
-        missing. With ``sharded=True``, save the states of all ranks.
+        Later, call it on every rank: each gets the whole state, so save one of them.
+
+        Args:
+            gather: with False, one rank alone may call it at any time; what the others recorded in the
+                running epoch is then missing.
+
+        Returns:
+            The state; ``torch.load(weights_only=True)`` loads it. With ``sharded=True``, save the states
+            of all ranks.
         """
         visits, ranks = self._record.visits(), self._ranks()
         if gather and self._record.count:
@@ -302,9 +322,9 @@ class KeyedPruner:
         """
         states = list(state) if isinstance(state, list | tuple) else [state]
         loaded, ranks = State.joined(states), self._ranks()
-        own = owned(loaded.hashes, ranks)
+        shard = owned(loaded.hashes, ranks)
         memory = KeyedMemory(self._planner.tracks)
-        memory.restore(loaded.hashes[own], {n: c[own] for n, c in loaded.columns.items()})
+        memory.restore(loaded.hashes[shard], {n: c[shard] for n, c in loaded.columns.items()})
         self._memory, self._history, self._seed = memory, list(loaded.history), loaded.seed
         self._repeated = loaded.repeated
         visits = loaded.visits
@@ -479,7 +499,7 @@ class KeyedPruner:
 def _check_rule(rule: Policy) -> None:
     """Raise if a rule needs what is not known about streamed data."""
     if rule.needs_labels or rule.refreshes:
-        what = (
+        needed = (
             "the class of each sample (labels)"
             if rule.needs_labels
             else "a forward pass, refresh(),"
@@ -488,15 +508,15 @@ def _check_rule(rule: Policy) -> None:
             "before training" if rule.needs_labels else "over the samples that an epoch leaves out"
         )
         raise ValueError(
-            f"KeyedPruner got policy={rule!r}, which needs {what} {why}. Streamed data has no index to get "
+            f"KeyedPruner got policy={rule!r}, which needs {needed} {why}. Streamed data has no index to get "
             "it by. Use a rule that goes by scores alone, such as 'auto', 'mean' or 'importance'."
         )
 
 
 def _own(visits: Visits, ranks: Ranks) -> Visits:
     """Those of the keys whose scores this rank keeps."""
-    mine = owned(visits.hashes, ranks)
-    return Visits(visits.hashes[mine], {name: v[mine] for name, v in visits.values.items()})
+    shard = owned(visits.hashes, ranks)
+    return Visits(visits.hashes[shard], {name: v[shard] for name, v in visits.values.items()})
 
 
 def _without(hashes: Hashes, labels: LabelArray, visited: Hashes) -> tuple[Hashes, LabelArray]:

@@ -142,5 +142,7 @@ def _check_lengths(state: Mapping[str, Any], hashes: str, columns: str) -> None:
             raise _damaged(f"column {name!r} does not have one row for each of the {length} keys")
 
 
-def _damaged(what: str) -> ValueError:
-    return ValueError(f"load_state_dict() got a damaged state: {what}. Use an earlier checkpoint.")
+def _damaged(damage: str) -> ValueError:
+    return ValueError(
+        f"load_state_dict() got a damaged state: {damage}. Use an earlier checkpoint."
+    )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from infobatch.memory.tracks import Columns, moved_on
+from infobatch.memory.tracks import Columns, Track, moved_on
 from infobatch.plan import FloatArray
 
 NEVER_RIGHT = np.iinfo(np.uint16).max
@@ -21,7 +21,7 @@ _MOST_WINDOWS = np.uint16(np.iinfo(np.uint16).max)  # a count stays there instea
 
 
 @dataclass(frozen=True)
-class Forgetting:
+class Forgetting(Track):
     """``forgetting``: how often a sample was correct at one visit and wrong at the next.
 
     Follows the channel ``correct``, 1 where the sample was classified correctly. A sample that has
@@ -50,7 +50,7 @@ class Forgetting:
 
 
 @dataclass(frozen=True)
-class MeanError:
+class MeanError(Track):
     """``el2n``: the mean of ‖p − y‖ over a sample's visits, or over its first ``visits``.
 
     Follows the channel ``el2n``. Early visits rank samples better than late ones, when most errors
@@ -83,7 +83,7 @@ class MeanError:
 
 
 @dataclass(frozen=True)
-class DynUnc:
+class DynUnc(Track):
     """``dyn_unc``: the standard deviation of p(label) in a window of visits, averaged over all windows.
 
     He et al.'s dynamic uncertainty, for the coreset method and for the policy of that name: NaN until

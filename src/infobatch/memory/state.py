@@ -174,8 +174,8 @@ def _check_columns(columns: Mapping[str, Any]) -> None:
     for name in {SCORE: None, **columns}:
         column = columns.get(name)
         if not isinstance(column, torch.Tensor):
-            what = "its scores are" if name == SCORE else f"column {name!r} is"
-            raise _damaged(f"{what} {_kind_of(column)}, expected Tensor")
+            subject = "its scores are" if name == SCORE else f"column {name!r} is"
+            raise _damaged(f"{subject} {_kind_of(column)}, expected Tensor")
 
 
 def _check_fit(state: Mapping[str, Any], num_samples: int, ranks: Ranks) -> None:
@@ -208,8 +208,10 @@ def _check_fit(state: Mapping[str, Any], num_samples: int, ranks: Ranks) -> None
             )
 
 
-def _damaged(what: str) -> ValueError:
-    return ValueError(f"load_state_dict() got a damaged state: {what}. Use an earlier checkpoint.")
+def _damaged(damage: str) -> ValueError:
+    return ValueError(
+        f"load_state_dict() got a damaged state: {damage}. Use an earlier checkpoint."
+    )
 
 
 def _kind_of(value: object) -> str:

@@ -29,11 +29,27 @@ class Track(Protocol):
     """
 
     def begin(self, scores: FloatArray) -> Columns:
-        """Return the columns before the first epoch; unknown ``scores`` are NaN."""
+        """Return the columns before the first epoch.
+
+        Args:
+            scores: one per sample, NaN where none is known.
+
+        Returns:
+            The columns by name, with one row per sample.
+        """
         ...
 
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
-        """Return the new values of the rows that ``epoch`` visited, given the old ones."""
+        """Return the new values of the rows that an epoch visited.
+
+        Args:
+            old: the values of these rows before the epoch, by column.
+            scores: their new scores, or the values of the track's ``channel``.
+            epoch: the epoch, from 0.
+
+        Returns:
+            The new values of these rows, by column.
+        """
         ...
 
 
@@ -49,10 +65,13 @@ def is_optional(track: Track) -> bool:
 
 
 @dataclass(frozen=True)
-class Ema:
+class Ema(Track):
     """``ema``: a moving average of a sample's scores, ``smoothing`` × old + (1 − ``smoothing``) × new.
 
     Under augmentation the loss of a single visit is mostly noise; the average ranks more reliably.
+
+    Args:
+        smoothing: the share of the earlier scores in the average, in [0, 1).
     """
 
     smoothing: float
@@ -75,6 +94,9 @@ class MovingVariance(Ema):
 
     With α = 1 − ``smoothing``: variance ← (1 − α) variance + α (score − mean)², then the mean likewise.
     The first score is the mean, with variance 0.
+
+    Args:
+        smoothing: the share of the earlier scores in the average, in [0, 1).
     """
 
     def begin(self, scores: FloatArray) -> Columns:
@@ -95,7 +117,7 @@ class MovingVariance(Ema):
 
 
 @dataclass(frozen=True)
-class Welford:
+class Welford(Track):
     """``count``, ``mean`` and ``variance`` of all of a sample's scores, by Welford's method.
 
     ``variance`` is the population's, 0 after one visit.
@@ -123,7 +145,7 @@ class Welford:
 
 
 @dataclass(frozen=True)
-class Visits:
+class Visits(Track):
     """``visits``: the number of epochs in which the sample got a score."""
 
     def begin(self, scores: FloatArray) -> Columns:
@@ -136,7 +158,7 @@ class Visits:
 
 
 @dataclass(frozen=True)
-class LastVisit:
+class LastVisit(Track):
     """``last_visit``: the epoch of the last visit, −1 before the first; ``Samples.age`` needs it."""
 
     def begin(self, scores: FloatArray) -> Columns:
@@ -149,10 +171,13 @@ class LastVisit:
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(Track):
     """``window``: a sample's last ``length`` scores, the newest last, NaN where there are fewer.
 
     Takes 4 × ``length`` bytes per sample.
+
+    Args:
+        length: how many scores are remembered.
     """
 
     length: int
@@ -167,8 +192,12 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Latest:
-    """A column named after ``channel``: the value that ``update(extras=…)`` last reported."""
+class Latest(Track):
+    """A column named after ``channel``: the value that ``update(extras=…)`` last reported.
+
+    Args:
+        channel: the name among the ``extras``.
+    """
 
     channel: str
 
@@ -182,11 +211,14 @@ class Latest:
 
 
 @dataclass(frozen=True)
-class GradientSizes:
+class GradientSizes(Track):
     """``gradient``: a moving average of the sizes of a sample's gradients, if they are reported.
 
     Scoring functions report them among the ``extras`` of what they return, see
     :class:`infobatch.PerSample`. The average is as in :class:`Ema`.
+
+    Args:
+        smoothing: the share of the earlier sizes in the average, in [0, 1).
     """
 
     smoothing: float

@@ -25,11 +25,18 @@ ALL = Shard(0, 1)
 class Plan:
     """One epoch's samples in visiting order, with their weights; the same on every rank.
 
-    With ``sharded=True`` it covers one rank's shard.
-
-    ``codes`` packs a sample's row in the memory and, above it, the number of its weight class: four
-    bytes per position as long as both fit into 32 bits. ``order`` and ``weights`` unpack all of
-    them.
+    Attributes:
+        num_samples: the number of samples that are pruned: all, or with ``sharded=True`` one rank's.
+        codes: one number per position: a sample's row in the memory and, above it, the number of its
+            weight class. Four bytes as long as both fit into 32 bits. ``order`` and ``weights`` unpack
+            all of them.
+        row_bits: how many bits of a code are the row.
+        class_weights: the weight of each weight class.
+        thresholds: the scores below which samples were pruned, for rules that have such.
+        shard: which samples the rows stand for.
+        added_noise: how much noise pruning adds, relative to the noise of the gradient.
+        kept_cost: the share of the cost that is kept, if costs were given.
+        biased: whether the weights do not make up for the samples that are left out.
     """
 
     num_samples: int
@@ -38,9 +45,9 @@ class Plan:
     class_weights: npt.NDArray[np.float64]
     thresholds: tuple[float, ...] = ()
     shard: Shard = ALL
-    added_noise: float = 0.0  # relative to the gradient noise; see infobatch.policies.gradient
-    kept_cost: float | None = None  # the share of the cost that is kept, if costs were given
-    biased: bool = False  # whether the weights do not make up for the samples that are left out
+    added_noise: float = 0.0
+    kept_cost: float | None = None
+    biased: bool = False
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -61,17 +68,38 @@ class Plan:
         return torch.from_numpy(self.class_weights[self.classes(self.codes)])
 
     def rows(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-        """Unpack the memory's rows from some of this plan's codes."""
+        """Unpack the memory's rows from some of this plan's codes.
+
+        Args:
+            codes: a part of ``codes``.
+
+        Returns:
+            One row per code.
+        """
         rows: npt.NDArray[Any] = codes & codes.dtype.type((1 << self.row_bits) - 1)
         return rows.astype(np.intp)
 
     def indices(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-        """Unpack the sample indices from some of this plan's codes."""
+        """Unpack the sample indices from some of this plan's codes.
+
+        Args:
+            codes: a part of ``codes``.
+
+        Returns:
+            One index per code.
+        """
         rows = self.rows(codes)
         return rows if self.shard == ALL else self.shard.first + self.shard.step * rows
 
     def classes(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """Unpack the weight classes from some of this plan's codes."""
+        """Unpack the weight classes from some of this plan's codes.
+
+        Args:
+            codes: a part of ``codes``.
+
+        Returns:
+            One weight class per code.
+        """
         classes: npt.NDArray[np.uint8] = (codes >> codes.dtype.type(self.row_bits)).astype(np.uint8)
         return classes
 

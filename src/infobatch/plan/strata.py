@@ -20,18 +20,26 @@ _BLOCK = 1 << 17  # samples compared at a time: no mask of all of them, and few 
 class Strata:
     """The stratum of each sample, and each stratum's share to keep and weight.
 
-    ``labels`` has one uint8 per sample: 0 means "always kept, weight 1", ``g >= 1`` means that a
-    share ``keep[g - 1]`` of the stratum is kept, chosen at random.
-
-    ``weights`` are the weights of the kept samples of each stratum. ``"inverse"``, the default, is
-    one over the share that was actually kept, so that the expected gradient is that of the full
-    data. ``"ones"`` (no rescaling) and explicit numbers, one per stratum, are biased; only they
-    allow a share of 0, because no weight can make up for a sample that is never kept.
-
-    ``thresholds`` are only reported, in ``plan`` and ``savings``.
-
     A policy with continuous keep probabilities rounds them to at most 254 strata. This does not
     make the weights inexact: they follow from the number actually kept in each stratum.
+
+    Args:
+        labels: one uint8 per sample: 0 means "always kept, weight 1", ``g >= 1`` means that a share
+            ``keep[g - 1]`` of the stratum is kept, chosen at random.
+        keep: the share of each stratum that is kept.
+        weights: the weights of the kept samples of each stratum. ``"inverse"``, the default, is one
+            over the share that was actually kept, so that the expected gradient is that of the full
+            data. ``"ones"`` (no rescaling) and explicit numbers, one per stratum, are biased; only
+            they allow a share of 0, because no weight can make up for a sample that is never kept.
+        thresholds: are only reported, in ``plan`` and ``savings``.
+
+    Raises:
+        TypeError, ValueError: if the arguments do not fit together; the message says what to change.
+
+    >>> import numpy as np
+    >>> strata = Strata(np.array([0, 1, 1, 2, 2], np.uint8), keep=(0.5, 1.0))
+    >>> strata.biased
+    False
     """
 
     labels: LabelArray
@@ -82,10 +90,20 @@ class Strata:
 
     @classmethod
     def below(cls, scores: FloatArray, bands: Sequence[tuple[float, float]]) -> Strata:
-        """Prune by bands of scores: ``bands`` are (threshold, prune ratio) by rising threshold.
+        """Prune by bands of scores.
 
         A sample belongs to the first band whose threshold is above its score. A sample that is
         below no threshold, or that has no score (NaN), is always kept.
+
+        Args:
+            scores: one float32 per sample.
+            bands: (threshold, prune ratio) by rising threshold.
+
+        Returns:
+            One stratum per band, weighted without bias.
+
+        >>> Strata.below(np.array([0.1, 0.4, 0.9], np.float32), [(0.5, 0.25)]).labels
+        array([1, 1, 0], dtype=uint8)
         """
         thresholds = [float(np.float32(threshold)) for threshold, _ in bands]
         # The number of thresholds above a score counts the bands from the top: label 1 is the

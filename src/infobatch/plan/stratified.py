@@ -67,8 +67,8 @@ def choose_step(count: int, generator: np.random.Generator) -> int:
 
 def _unevenness(step: int, count: int) -> int:
     """The largest quotient of the continued fraction; those of all samples together count double."""
-    together = 2 * _largest_quotient(step, count)
-    return max(together, *(_largest_quotient(ranks * step, count) for ranks in _RANKS))
+    of_all = 2 * _largest_quotient(step, count)
+    return max(of_all, *(_largest_quotient(ranks * step, count) for ranks in _RANKS))
 
 
 def _largest_quotient(step: int, count: int) -> int:

@@ -84,14 +84,14 @@ def doubt_about_sizes(policy: Policy, samples: Samples) -> str | None:
 def _at_random(policy: Policy, samples: Samples, spread: float) -> str:
     gradient = sizing_of(policy)
     if samples.sizes is not None:
-        how = "as the scoring function reports them"
+        source = "as the scoring function reports them"
     elif isinstance(gradient, Smoothed):
-        how = f"as label_smoothing={gradient.label_smoothing} estimates them from the scores"
+        source = f"as label_smoothing={gradient.label_smoothing} estimates them from the scores"
     else:
-        how = f"as gradient={gradient!r} estimates them from the scores"
+        source = f"as gradient={gradient!r} estimates them from the scores"
     return (
         f"{policy!r} leaves samples out practically at random in epoch {samples.epoch}: the "
-        f"sizes of their gradients, {how}, differ "
+        f"sizes of their gradients, {source}, differ "
         f"by only {spread:.2%} (standard deviation over mean). If the loss is not a cross-entropy "
         'with one label, pass gradient="root" (a squared error) or gradient="score" (any other '
         "loss, or update(losses, scores=…) with the sizes themselves), or use a function of "

@@ -33,19 +33,29 @@ def alone(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 class Samples:
     """What is known about the samples when an epoch begins; read-only.
 
-    ``scores`` has one float32 per sample, NaN where a sample was never seen: its last score, or the
-    moving average where the policy has a ``smoothing``. With sharded scores these are one rank's
-    samples, and ``sum`` adds up numbers over the ranks.
+    Attributes:
+        scores: one float32 per sample, NaN where a sample was never seen: its last score, or the
+            moving average where the policy has a ``smoothing``. With sharded scores these are one
+            rank's samples.
+        epoch: the epoch that is about to begin, from 0.
+        num_epochs: how many epochs training takes in total.
+        target: the share to leave out, if the user has set a budget.
+        columns: what the policy's tracks remember, by name; ``samples["visits"]`` is one of them.
+        cost: the cost of each sample, if the user has given costs.
+        labels: the class of each sample, if the user has given it.
+        sizes: the sizes of the gradients, where a scoring function reports them.
+        sum: a function that adds up numbers over the ranks, for policies that work with sharded scores.
+        seed: the key of the random draws.
     """
 
     scores: FloatArray
     epoch: int = 0
     num_epochs: int = 1
-    target: float | None = None  # the share to leave out, if the user has set a budget
+    target: float | None = None
     columns: Mapping[str, npt.NDArray[Any]] | None = None
-    cost: FloatArray | None = None  # of each sample, if the user has given costs
-    labels: npt.NDArray[Any] | None = None  # the class of each sample, if the user has given it
-    sizes: FloatArray | None = None  # of the gradients, where a scoring function reports them
+    cost: FloatArray | None = None
+    labels: npt.NDArray[Any] | None = None
+    sizes: FloatArray | None = None
     sum: Sum = alone
     seed: int = 0
 
@@ -69,7 +79,11 @@ class Samples:
         return age
 
     def rng(self) -> np.random.Generator:
-        """A generator for the policy, the same on every rank and after a resume."""
+        """Return a random generator for the policy, keyed by the seed and the epoch.
+
+        Returns:
+            A new generator, the same on every rank and after a resume.
+        """
         return np.random.default_rng((self.seed, self.epoch, 1))
 
 
@@ -158,6 +172,12 @@ class Policy(ABC):
         Called once at the start of each pruned epoch. Must be deterministic: take randomness from
         ``samples.rng()`` and leave the choice within a stratum to the draw that follows. Samples
         without a score are kept, whatever their label.
+
+        Args:
+            samples: what is known about the samples.
+
+        Returns:
+            The stratum of each sample, and what share of each stratum to keep.
         """
 
     def __init_subclass__(cls, **options: Any) -> None:

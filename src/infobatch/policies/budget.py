@@ -124,7 +124,7 @@ def _masses(strata: Strata, samples: Samples) -> npt.NDArray[np.float64]:
     return samples.sum(np.array(sums, np.float64))
 
 
-def _mass(samples: Samples, which: npt.NDArray[np.bool_]) -> float:
+def _mass(samples: Samples, members: npt.NDArray[np.bool_]) -> float:
     if samples.cost is None:
-        return float(np.count_nonzero(which))
-    return float(np.sum(samples.cost, dtype=np.float64, where=which))
+        return float(np.count_nonzero(members))
+    return float(np.sum(samples.cost, dtype=np.float64, where=members))

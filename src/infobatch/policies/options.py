@@ -153,7 +153,15 @@ class Options:
         return needed or any(options.needs_labels for options in self.shadows.values())
 
     def of_dataset(self, dataset: Any) -> Self:
-        """The same options with what is read from a data set: costs and labels."""
+        """Return the same options with what is read from a data set: costs and labels.
+
+        Args:
+            dataset: the data set whose samples a ``cost`` function is called with, and whose ``targets``
+                are the labels if some are needed and none were given.
+
+        Returns:
+            The options, with arrays instead of functions.
+        """
         cost, labels = self.cost, self.labels
         if callable(cost):
             cost = costs_of(dataset, cost)
@@ -162,7 +170,11 @@ class Options:
         return replace(self, cost=cost, labels=labels)
 
     def arguments(self) -> dict[str, Any]:
-        """The options as keyword arguments, with which an equal object can be built."""
+        """Return the options as keyword arguments, with which an equal object can be built.
+
+        Returns:
+            Every option by name.
+        """
         return {option.name: getattr(self, option.name) for option in fields(self)}
 
     def __repr__(self) -> str:
@@ -187,17 +199,19 @@ def name_of(given: Policy | Options) -> str:
     options = given if isinstance(given, Options) else Options(policy=given)
     rule = options.rule
     names = {POLICIES[name]: name for name in POLICIES}
-    own: dict[str, Any] = (
+    rule_defaults: dict[str, Any] = (
         {setting.name: setting.default for setting in fields(rule)} if is_dataclass(rule) else {}
     )
     settings: dict[str, Any] = {
-        name: value for name in own if (value := getattr(rule, name)) != own[name]
+        name: value
+        for name in rule_defaults
+        if (value := getattr(rule, name)) != rule_defaults[name]
     }
-    others = ("delta", "save", "warmup", "max_noise", "protect_classes")
+    shared = ("delta", "save", "warmup", "max_noise", "protect_classes")
     defaults = {option.name: option.default for option in fields(Options)}
     settings |= {
         name: value
-        for name in others
+        for name in shared
         if (value := getattr(options, name)) != defaults[name]
         and not (name == "delta" and value == rule.default_delta)
     }

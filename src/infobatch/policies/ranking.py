@@ -104,16 +104,16 @@ def _counted(
     digits of ``digit_bits`` bits, the highest first, each of which takes a pass over the values.
     """
     largest = (1 << digit_bits) - 1
-    found, wanted, tied = 0, 0.0, 0.0
+    prefix, wanted, tied = 0, 0.0, 0.0
     for shift in range(32 - digit_bits, -1, -digit_bits):
         first = shift == 32 - digit_bits
         sums = np.zeros(largest + 2)
         for ordered, costs in _blocks(values, cost):
             digits, masses = ordered >> np.uint32(shift), costs
             if not first:  # only of the numbers that begin with the digits found so far
-                here = np.flatnonzero(digits >> np.uint32(digit_bits) == found)
-                digits = digits[here] & np.uint32(largest)
-                masses = None if costs is None else costs[here]
+                rows = np.flatnonzero(digits >> np.uint32(digit_bits) == prefix)
+                digits = digits[rows] & np.uint32(largest)
+                masses = None if costs is None else costs[rows]
             sums[:-1] += np.bincount(digits, masses, minlength=largest + 1)
         sums[-1] = len(values) if cost is None else float(np.sum(cost, dtype=np.float64))
         sums = total(sums)
@@ -123,10 +123,10 @@ def _counted(
         if first and digit > largest:
             return Cut(np.inf, 0.0)
         digit = min(digit, largest)  # sums in a different order may differ in the last digit
-        found = (found << digit_bits) | digit
+        prefix = (prefix << digit_bits) | digit
         wanted -= before
         tied = wanted / float(sums[digit]) if sums[digit] else 0.0
-    return Cut(_number(found), min(max(tied, 0.0), 1.0))
+    return Cut(_number(prefix), min(max(tied, 0.0), 1.0))
 
 
 def _reached(masses: npt.NDArray[np.float64], wanted: float) -> tuple[int, float]:

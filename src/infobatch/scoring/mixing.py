@@ -100,9 +100,11 @@ def mixed_cross_entropy(
 
     # The mixed label at the two classes, and which sample accounts for the missing probability.
     mixed = torch.stack([own_share, other_share], 1)
-    same = (targets == others).unsqueeze(1)
-    expected = torch.where(same, 1.0, mixed) * (1 - label_smoothing) + label_smoothing / num_classes
-    responsible = torch.where(same, mixed, 1.0)
+    same_class = (targets == others).unsqueeze(1)
+    expected = (
+        torch.where(same_class, 1.0, mixed) * (1 - label_smoothing) + label_smoothing / num_classes
+    )
+    responsible = torch.where(same_class, mixed, 1.0)
     missing = responsible * (expected - log_p_label.detach().exp())
     return with_sizes(losses, missing[:, 0] + missing[:, 1][home], squares)
 

@@ -79,7 +79,11 @@ class TimestepMeans:
         self._weights = self._weights * kept + fresh
 
     def state_dict(self) -> dict[str, Any]:
-        """The means as plain tensors."""
+        """Return the means, to continue from.
+
+        Returns:
+            Plain tensors by name.
+        """
         return {"totals": self._totals.clone(), "weights": self._weights.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -363,17 +363,17 @@ def test_answers_count_for_themselves(name):
     train, test = recipe.data()
     assert (len(train), len(test), recipe.epochs) == (40, 1000, 2)
     model = recipe.model().eval()
-    together = recipe.losses(model, recipe.collate([train[index] for index in range(40)]))
+    of_batch = recipe.losses(model, recipe.collate([train[index] for index in range(40)]))
     alone = [recipe.losses(model, recipe.collate([train[index]])) for index in range(40)]
     close = {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(
-        together.scores, torch.cat([single.scores for single in alone]), **close
+        of_batch.scores, torch.cat([single.scores for single in alone]), **close
     )
     torch.testing.assert_close(
-        together.losses, torch.cat([single.losses for single in alone]), **close
+        of_batch.losses, torch.cat([single.losses for single in alone]), **close
     )
     # Over the whole set, the mean is that of all tokens, as evaluate() has it.
-    assert together.losses.mean().item() == pytest.approx(recipe.evaluate(model, train), rel=1e-4)
+    assert of_batch.losses.mean().item() == pytest.approx(recipe.evaluate(model, train), rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -163,8 +163,10 @@ def test_weights_travel_with_the_batch():
     assert plain.losses.tolist() == [2.0, 1.5]
     assert plain.scores.tolist() == [1.0, 3.0]
     assert not plain.scores.requires_grad
-    scored = scaled(PerSample(losses, torch.tensor([7.0, 8.0])), weights)
+    sizes = {"gradient": torch.tensor([5.0, 6.0])}
+    scored = scaled(PerSample(losses, torch.tensor([7.0, 8.0]), sizes), weights)
     assert scored.scores.tolist() == [7.0, 8.0]
+    assert scored.extras == sizes
 
 
 def test_the_weights_of_a_subset_reach_the_training(task, tmp_path):

@@ -23,5 +23,13 @@ class InfoBatchConfig(Options):
     """
 
     def pruner_for(self, num_samples: int, num_epochs: int) -> Pruner:
-        """Create a pruner for loaders whose batches Accelerate shards among the ranks."""
+        """Create a pruner for loaders whose batches Accelerate shards among the ranks.
+
+        Args:
+            num_samples: the number of samples in the training data.
+            num_epochs: how many epochs training takes in total.
+
+        Returns:
+            A new pruner with these options.
+        """
         return Pruner(num_samples, num_epochs, **self.arguments(), global_order=True)

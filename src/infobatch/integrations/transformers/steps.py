@@ -22,7 +22,7 @@ else:
     _Base = object
 
 CLASSIFIERS = {
-    f"For{what}Classification" for what in ("Sequence", "Image", "Video", "Audio")
+    f"For{kind}Classification" for kind in ("Sequence", "Image", "Video", "Audio")
 }  # whose problem_type determines their loss
 
 
@@ -44,7 +44,17 @@ class WeightedSteps(_Base):
     def training_step(
         self, model: Any, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Train on a batch, as usual, and record its samples' losses."""
+        """Train on a batch, as usual, and record its samples' losses.
+
+        Args:
+            model, inputs, num_items_in_batch: as the Trainer passes them.
+
+        Returns:
+            The loss without weights, for the log.
+
+        Raises:
+            RuntimeError: if the batch has no index, or another class has taken the mixin's place.
+        """
         index = inputs.pop(INDEX, None)
         if index is None or self._under_way is None:
             raise RuntimeError(
@@ -75,7 +85,14 @@ class WeightedSteps(_Base):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The Trainer's loss; in training, each sample's part in it is multiplied by its weight."""
+        """Return the Trainer's loss; in training, each sample's part in it is multiplied by its weight.
+
+        Args:
+            model, inputs, return_outputs, num_items_in_batch: as the Trainer passes them.
+
+        Returns:
+            The loss, or with ``return_outputs`` the loss and the model's outputs.
+        """
         compute = partial(
             super().compute_loss,
             return_outputs=return_outputs,

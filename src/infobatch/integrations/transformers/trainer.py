@@ -146,7 +146,14 @@ class PrunedEpochs(_Base):
     # The run: its length, its schedule, its epochs.
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
-        """The Trainer's values for full data, and a new pruner for the same number of epochs."""
+        """Compute the Trainer's values for full data, and start a new pruner for as many epochs.
+
+        Args:
+            args, dataloader: as the Trainer passes them.
+
+        Returns:
+            What the Trainer's own method returns.
+        """
         self._epoch_sampler.of_all_data = True
         try:
             values = super().set_initial_training_values(args, dataloader)
@@ -357,12 +364,12 @@ class PrunedEpochs(_Base):
         if self.args.max_steps <= 0:
             return RunLength(per_epoch, math.ceil(self.args.num_train_epochs * per_epoch))
         if num_train_epochs != saved.num_epochs:
-            same = math.ceil(saved.steps * length.steps_per_epoch / per_epoch)
+            needed = math.ceil(saved.steps * length.steps_per_epoch / per_epoch)
             raise ValueError(
                 f"train(resume_from_checkpoint=…) got max_steps={length.steps}, which takes "
                 f"{num_train_epochs} epochs of {length.steps_per_epoch} steps, where the checkpoint's "
                 f"run takes {saved.num_epochs} epochs of {per_epoch} steps. Expected a run of the same "
-                f"length: pass max_steps={same}, or num_train_epochs=… instead of max_steps."
+                f"length: pass max_steps={needed}, or num_train_epochs=… instead of max_steps."
             )
         return RunLength(per_epoch, saved.steps)
 
@@ -370,21 +377,21 @@ class PrunedEpochs(_Base):
 class _StepEnd(TrainerCallback):
     """Calls back when an optimizer step was made."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._then()
+        self._callback()
 
 
 class _EpochEnd(TrainerCallback):
     """Calls back when an epoch is over."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._then()
+        self._callback()
 
 
 class InfoBatchMixin(WeightedSteps, PrunedEpochs):
@@ -394,14 +401,14 @@ class InfoBatchMixin(WeightedSteps, PrunedEpochs):
     ``train()`` starts with a new one, or with a checkpoint's.
 
     Args:
-        *args: The arguments of the Trainer class.
-        infobatch: How to prune; by default, the mean rule with its default settings.
-        **kwargs: The keyword arguments of the Trainer class.
+        *args: the arguments of the Trainer class.
+        infobatch: how to prune; by default, the mean rule with its default settings.
+        **kwargs: the keyword arguments of the Trainer class.
 
     Raises:
-        TypeError: If ``infobatch`` is not an :class:`InfoBatchConfig`, or the training data has no
+        TypeError: if ``infobatch`` is not an :class:`InfoBatchConfig`, or the training data has no
             length or is not read by index.
-        ValueError: If a training argument is incompatible with pruned epochs.
+        ValueError: if a training argument is incompatible with pruned epochs.
 
     Example::
 

@@ -24,8 +24,12 @@ class InfoBatchDPOMixin(WeightedRows):
     trained with. The weight of a pair multiplies the gradient of its two completions; the logged
     loss and metrics do not change.
 
+    Args:
+        *args: the arguments of the Trainer class.
+        **kwargs: its keyword arguments, and ``infobatch``, an ``InfoBatchConfig`` that says how to prune.
+
     Raises:
-        ValueError: If ``loss_type`` mixes the pairs of a batch.
+        ValueError: if ``loss_type`` mixes the pairs of a batch.
 
     Example::
 
@@ -48,7 +52,14 @@ class InfoBatchDPOMixin(WeightedRows):
     def training_step(
         self, model: Any, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Train on a batch, as usual, and record its pairs' losses."""
+        """Train on a batch, as usual, and record its pairs' losses.
+
+        Args:
+            model, inputs, num_items_in_batch: as the Trainer passes them.
+
+        Returns:
+            The loss, as TRL logs it.
+        """
         self._pairs = inputs.pop(INDEX)
         try:
             loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)

@@ -39,8 +39,12 @@ class InfoBatchGRPOMixin(WeightedRows):
     ``prune_ratio``. The weight of a prompt multiplies the gradient of its completions, whatever the
     form of the loss; the logged loss and metrics do not change.
 
+    Args:
+        *args: the arguments of the Trainer class.
+        **kwargs: its keyword arguments, and ``infobatch``, an ``InfoBatchConfig`` that says how to prune.
+
     Raises:
-        ValueError: If ``shuffle_dataset`` is False, because the pruner decides on the order.
+        ValueError: if ``shuffle_dataset`` is False, because the pruner decides on the order.
 
     Example::
 
@@ -156,7 +160,14 @@ class InfoBatchGRPOMixin(WeightedRows):
     def training_step(
         self, model: Any, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Train on a part of the generated completions, as usual."""
+        """Train on a part of the generated completions, as usual.
+
+        Args:
+            model, inputs, num_items_in_batch: as the Trainer passes them.
+
+        Returns:
+            The loss, as TRL logs it.
+        """
         loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
         if self._under_way is not None:
             self._under_way.count_batch()

@@ -14,11 +14,11 @@ def data_folder(given: Path | None) -> Path | None:
     return given or (Path(named) if named else None)
 
 
-def require_data(folder: Path | None, name: str, how: str) -> Path:
+def require_data(folder: Path | None, name: str, remedy: str) -> Path:
     """Return the path of a data set in the user's folder, or raise an error with how to get it."""
     where = (
         f"{folder}" if folder is not None else f"no folder named (--data DIR or ${DATA_VARIABLE})"
     )
     if folder is None or not (folder / name).exists():
-        raise FileNotFoundError(f"The data set {name!r} is missing: {where}. {how}")
+        raise FileNotFoundError(f"The data set {name!r} is missing: {where}. {remedy}")
     return folder / name

@@ -104,9 +104,9 @@ class Recipe:
 
 def mean_iou(confusion: torch.Tensor) -> float:
     """The mean over the classes that occur; rows are true classes, columns predicted ones."""
-    both = confusion.diagonal()
-    either = confusion.sum(0) + confusion.sum(1) - both
-    return float((both / either)[either > 0].mean())
+    intersection = confusion.diagonal()
+    union = confusion.sum(0) + confusion.sum(1) - intersection
+    return float((intersection / union)[union > 0].mean())
 
 
 def prepared(images: torch.Tensor) -> torch.Tensor:

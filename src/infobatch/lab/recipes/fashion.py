@@ -120,18 +120,18 @@ def fresh(source: fashion.FashionMnist, number: int) -> Arrays:
     latter join the training sets, so that there are ten.
     """
     train, test = fashion.not_embedded(*source.train()), fashion.not_embedded(*source.test())
-    pixels, labels = (np.concatenate(both) for both in zip(train, test, strict=True))
+    pixels, labels = (np.concatenate(arrays) for arrays in zip(train, test, strict=True))
     first, end = number * NUM_TRAIN, NUM_SETS * NUM_TRAIN
-    own = slice(first, first + NUM_TRAIN)
+    rows = slice(first, first + NUM_TRAIN)
     train_x, test_x = (
         torch.from_numpy(pixels[part].astype(np.float32))[:, None] / 255
-        for part in (own, slice(end, None))
+        for part in (rows, slice(end, None))
     )
     mean, deviation = train_x.mean(), train_x.std()
     train_x, test_x = (
         functional.avg_pool2d((images - mean) / deviation, 2) for images in (train_x, test_x)
     )
-    return train_x, torch.from_numpy(labels[own]), test_x, torch.from_numpy(labels[end:])
+    return train_x, torch.from_numpy(labels[rows]), test_x, torch.from_numpy(labels[end:])
 
 
 def with_wrong_labels(labels: torch.Tensor, share: float, *, seed: int) -> torch.Tensor:

@@ -17,8 +17,8 @@ class ResidualBlock(nn.Module):
         super().__init__()
         self.first = convolution(inputs, outputs, 3, stride)
         self.second = convolution(outputs, outputs, 3, 1)
-        same = inputs == outputs and stride == 1
-        self.shortcut = nn.Identity() if same else convolution(inputs, outputs, 1, stride)
+        unchanged = inputs == outputs and stride == 1
+        self.shortcut = nn.Identity() if unchanged else convolution(inputs, outputs, 1, stride)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Map (B, inputs, H, W) to (B, outputs, H / stride, W / stride)."""

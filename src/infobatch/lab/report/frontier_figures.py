@@ -199,5 +199,5 @@ def _mark_rate(
 
 def _by_seed(tried: Sequence[RateRun], row: RateSummary) -> list[float]:
     """The single runs behind a mean, none of which diverged."""
-    same = [run for run in tried if (run.arm, run.learning_rate) == (row.arm, row.learning_rate)]
-    return [run.metric for run in same if run.metric is not None]
+    runs = [run for run in tried if (run.arm, run.learning_rate) == (row.arm, row.learning_rate)]
+    return [run.metric for run in runs if run.metric is not None]

@@ -185,10 +185,10 @@ def write_files(run: Run, record: Record) -> None:
     write_result(run.folder, record)
 
 
-def _tell(what: str, task: Task, record: Record, folder: Path) -> None:
+def _tell(prefix: str, task: Task, record: Record, folder: Path) -> None:
     saved = f"{record.saved_fraction:.1%} of {record.full_passes:,} sample passes saved"
     metric = "not finite" if record.metric is None else f"{record.metric:.4g}"
-    message = f"{task.metric} {metric}, {saved}. {what}{folder / RESULT_FILE}"
+    message = f"{task.metric} {metric}, {saved}. {prefix}{folder / RESULT_FILE}"
     Console().print(message, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -45,5 +45,5 @@ class WithWeights:
 def scaled(losses: torch.Tensor | PerSample, weights: torch.Tensor) -> torch.Tensor | PerSample:
     """Losses times weights; the scores do not change."""
     if isinstance(losses, PerSample):
-        return losses._replace(losses=losses.losses * weights)
+        return PerSample(losses.losses * weights, losses.scores, losses.extras)
     return PerSample(losses * weights, losses.detach())

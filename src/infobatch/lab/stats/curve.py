@@ -185,8 +185,8 @@ def differences_at_equal_cost(curve: Curve, log_cost: Array, quality: Array) -> 
     """
     values = []
     for costs, qualities in zip(log_cost, quality, strict=True):
-        own = float(costs.mean())
-        values.append(_stretch(_segments(curve, costs, qualities), own).line_at(own))
+        mean_cost = float(costs.mean())
+        values.append(_stretch(_segments(curve, costs, qualities), mean_cost).line_at(mean_cost))
     average: Array = np.mean(values, axis=0)
     return average
 
