@@ -20,7 +20,7 @@ from statistics import fmean
 
 from infobatch.savings import FORWARD, EpochPasses
 
-ERROR = 0.1  # root mean square of forecast − measured saving, see docs/results/forecast.md
+ERROR = 0.1  # of a rule that the sentence names, against measured savings: docs/results/forecast.md
 TOLERANCE = 0.05  # the most that a forecast may still move, if the trend goes on
 FEW_EPOCHS = 5  # with so few, the number of steps matters more than noise, see the same page
 _FEWEST = 4  # pruned epochs that show a trend
