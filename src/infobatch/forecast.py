@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from infobatch.policies.registry import POLICIES
 from infobatch.savings import FORWARD, EpochPasses
 
 ERROR = 0.1  # of a rule that the sentence names, against measured savings: docs/results/forecast.md
@@ -174,7 +175,7 @@ class Forecast:
             )
         if not self.shadows:
             return f"This run, pruned by {name}, saves about {saved}."
-        use = f'policy="{name}"' if name.isidentifier() else name
+        use = f'policy="{name}"' if name in POLICIES else name
         return f"Use {use}: it would save about {saved}."
 
     def as_dict(self) -> dict[str, float]:
