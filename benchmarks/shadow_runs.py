@@ -4,7 +4,7 @@
 
 NAME is a study of ``benchmarks/evidence/studies.py``; by default all of ``TASKS``. Each is trained once on all data
 with the study's settings and the learning rate that was chosen for all data, with a seed that the study does not have, while
-its unbiased rules are followed. ``benchmarks/results/forecast/NAME.json`` gets, for each rule and epoch, the share kept,
+its rules are followed. ``benchmarks/results/forecast/NAME.json`` gets, for each rule and epoch, the share kept,
 the noise promised and the noise realised:
 
 * ``shadow``: as ``InfoBatch(shadow=…)`` has it, where only the samples that the rule would have visited reach its memory;
@@ -53,18 +53,23 @@ OUTPUT = Path("evidence-output") / "forecast"
 SEED = 100
 TASKS = (
     "demo",
+    "fresh-fashion",
+    "wrong-labels-fashion",
     "frontier-covertype",
     "frontier-cifar10",
     "few-epochs-alpaca",
+    "few-epochs-gsm8k",
     "frontier-camvid",
     "frontier-mae",
     "frontier-diffusion",
+    "table4-fashion",
     "table7-sgd",
     "table7-adamw",
     "table7-lars",
     "table7-lamb",
     "table6-small_resnet",
     "table6-resnet",
+    "table6-vit",
     "table9-alpaca",
 )
 REAL = ("demo", "frontier-covertype", "frontier-cifar10")

@@ -155,6 +155,10 @@ def test_torch_compile():
         probe.watch(losses_of(compiled, x, y)).mean().backward()
         assert torch.allclose(probe.sizes, true_sizes(model, x, y), rtol=1e-4)
     torch._dynamo.reset()
+    whole_graph = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="_after_forward"):
+        losses_of(whole_graph, x, y)
+    torch._dynamo.reset()
 
 
 def test_autocast_and_a_scaler():
@@ -238,10 +242,49 @@ dist.destroy_process_group()
 """
 
 
+FSDP = """
+import copy
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import infobatch
+from test_probe import Network, batch, losses_of, true_sizes
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = Network()
+whole = copy.deepcopy(model)
+fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+probe = infobatch.Probe(model.middle)
+torch.manual_seed(1 + dist.get_rank())
+for step in range(3):
+    x, y = batch(8 + dist.get_rank())
+    expected = true_sizes(whole, x, y)
+    (5.0 * probe.watch(losses_of(model, x, y))).mean().backward()
+    assert torch.allclose(probe.sizes, expected, rtol=1e-4), (probe.sizes, expected)
+    model.zero_grad()
+dist.destroy_process_group()
+"""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="torchrun's store needs libuv")
-def test_two_processes_with_ddp(tmp_path):
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(DDP, id="DDP"),
+        pytest.param(
+            FSDP,
+            id="FSDP2",
+            marks=pytest.mark.skipif(  # torch 2.6's records events
+                not hasattr(torch.cpu.Stream, "record_event"), reason="FSDP2 needs a GPU here"
+            ),
+        ),
+    ],
+)
+def test_two_processes(source, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n{DDP}")
+    script.write_text(f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n{source}")
     command = [
         sys.executable,
         "-m",

@@ -93,8 +93,9 @@ def test_the_sentence_says_what_to_use_and_how_sure_that_is():
         'Use policy="auto": it would save about 28% of the sample passes at equal quality '
         f"(± {points} points, and rather less than more)."
     )
-    own = Forecast({"noise(tau=0.3)": rule_of([0.6] * 8)})
-    assert own.sentence.startswith("Use noise(tau=0.3): it would save about 28%")
+    for name in ("noise(tau=0.3)", "MyRule", "infobatch"):  # what policy="…" does not know
+        own = Forecast({name: rule_of([0.6] * 8)})
+        assert own.sentence.startswith(f"Use {name}: it would save about 28%")
     running = Forecast({"auto": rule_of([0.6] * 8)}, shadows=False)
     assert running.sentence.startswith("This run, pruned by auto, saves about 28% of the sample")
 

@@ -257,6 +257,25 @@ def test_the_three_line_form_in_one_process(workers):
     assert str(train_data.savings) == str(savings)
 
 
+def test_the_forecast():
+    options = {"delta": 1.0, "seed": 3}
+    pruner = infobatch.Pruner(cases.SIZE, cases.EPOCHS, policy="none", shadow="mean", **options)
+    loader = cases.accelerated().prepare(
+        DataLoader(
+            infobatch.Indexed(Numbered(cases.SIZE)), cases.GLOBAL_BATCH, sampler=pruner.sampler
+        )
+    )
+    alone = infobatch.Pruner(cases.SIZE, cases.EPOCHS, policy="none", shadow="mean", **options)
+    for epoch in range(cases.EPOCHS):
+        for index, (x, _) in loader:
+            pruner.update(loss_of(x, epoch), index=index)
+        order = torch.tensor(list(alone.sampler))
+        alone.update(loss_of(order, epoch))
+    assert pruner.forecast() == alone.forecast()
+    assert pruner.forecast().rules["mean"].left_out > 0.1
+    assert "infobatch/forecast/mean/realised_noise" in pruner.savings.as_dict()
+
+
 def test_whole_batches_from_the_pruner():
     accelerator = cases.accelerated()
     pruner = infobatch.Pruner(cases.SIZE, cases.EPOCHS, delta=1.0)

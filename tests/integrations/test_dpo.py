@@ -170,6 +170,16 @@ def test_the_score_is_the_loss_of_a_pair(tmp_path):
     assert torch.allclose(ours.pruner.scores[order], torch.tensor(losses), atol=1e-5)
 
 
+def test_the_forecast(tmp_path, capsys):
+    followed = InfoBatchConfig(policy="none", shadow=("mean", "auto"))
+    ours = trainer(tmp_path, infobatch=followed, num_train_epochs=6)
+    ours.train()
+    forecast = ours.pruner.forecast()
+    assert [len(rule.epochs) for rule in forecast.rules.values()] == [6, 6]
+    assert forecast.rules["mean"].left_out > 0.1
+    assert str(forecast) in capsys.readouterr().out
+
+
 def test_whole_epochs_train_exactly_as_the_plain_trainer(tmp_path):
     ours = trainer(tmp_path, infobatch=InfoBatchConfig(delta=0.0), num_train_epochs=1)
     ours.train()

@@ -419,6 +419,10 @@ def test_what_raises(tmp_path):
         trainer(tmp_path, infobatch=InfoBatchConfig(prune_ratio=1.5))
     with pytest.raises(ValueError, match=r"got shuffle_dataset=False, expected True: the pruner"):
         trainer(tmp_path, shuffle_dataset=False)
+    with pytest.raises(
+        ValueError, match=r"shadow=\('auto',\)\), expected none: scores are spreads"
+    ):
+        trainer(tmp_path, infobatch=InfoBatchConfig(policy="none", shadow="auto"))
     ours = trainer(tmp_path)
     with pytest.raises(RuntimeError, match=r"generated for prompts without their indices"):
         ours._generate_and_score_completions([dict(row) for row in questions(4)] * 4)

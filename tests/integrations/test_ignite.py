@@ -31,6 +31,18 @@ def test_page(tmp_path, capsys):
     assert capsys.readouterr().out == f"{savings}\n"
 
 
+def test_the_forecast(tmp_path):
+    followed = SOURCE.replace(
+        "num_epochs)", 'num_epochs, policy="none", shadow=("mean", "auto"))', 1
+    )
+    train_data = execute(followed, page(tmp_path))["train_data"]
+    assert train_data.savings.saved == 0
+    rules = train_data.forecast().rules
+    assert [len(rule.epochs) for rule in rules.values()] == [8, 8]
+    assert rules["mean"].left_out > 0.1
+    assert "infobatch/forecast/auto/realised_noise" in train_data.savings.as_dict()
+
+
 def test_without_the_handlers_an_engine_s_epochs_are_not_ours(tmp_path):
     """Why the page has them."""
     run = RUN.partition("@trainer.on")[0] + "trainer.run(loader, max_epochs=num_epochs)"

@@ -33,6 +33,16 @@ def test_page(tmp_path, capsys):
     assert capsys.readouterr().out.endswith(f"{savings}\n")
 
 
+def test_the_forecast(tmp_path):
+    followed = FIT.replace("num_epochs)", 'num_epochs, policy="none", shadow=("mean", "auto"))', 1)
+    train_data = execute(followed, page(tmp_path))["train_data"]
+    assert train_data.savings.saved == 0
+    rules = train_data.forecast().rules
+    assert [len(rule.epochs) for rule in rules.values()] == [8, 8]
+    assert rules["mean"].left_out > 0.1
+    assert "infobatch/forecast/auto/realised_noise" in train_data.savings.as_dict()
+
+
 def test_the_page_s_resume_gives_the_same_bits(tmp_path):
     straight = execute(FIT, page(tmp_path))
     first = execute(BUILD, page(tmp_path))

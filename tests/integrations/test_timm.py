@@ -457,8 +457,10 @@ def test_checkpoints_without_scores_are_told(tmp_path):
         CheckpointSaver(train_data=Pictures(), task=task, model=None, optimizer=None)
 
 
-def test_page(capsys):
+def run_page(options=""):
+    """Run the page's loop, and return its names."""
     (block,) = examples("docs/timm.md")
+    block = block.replace("num_epochs)", f"num_epochs{options})", 1)
     model = timm.create_model("resnet10t", num_classes=CLASSES)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     schedule, _ = create_scheduler_v2(
@@ -476,8 +478,22 @@ def test_page(capsys):
         "scheduler": schedule,
     }
     exec(compile(block, "timm.md", "exec"), namespace)
+    return namespace
+
+
+def test_page(capsys):
+    optimizer = run_page()["optimizer"]
     assert capsys.readouterr().out.startswith("Saved")
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_forecast():
+    train_data = run_page(', policy="none", shadow=("mean", "auto")')["train_data"]
+    assert train_data.savings.saved == 0
+    rules = train_data.forecast().rules
+    assert [len(rule.epochs) for rule in rules.values()] == [EPOCHS, EPOCHS]
+    assert rules["mean"].left_out > 0.1
+    assert "infobatch/forecast/auto/realised_noise" in train_data.savings.as_dict()
 
 
 def test_example():

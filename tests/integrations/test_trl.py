@@ -133,6 +133,18 @@ class Noting(InfoBatchSFTTrainer):
         return super().training_step(model, inputs, *rest)
 
 
+def test_the_forecast_is_logged_and_printed(tmp_path, capsys):
+    followed = InfoBatchConfig(policy="none", shadow=("mean", "auto"))
+    ours = trainer(tmp_path, infobatch=followed, num_train_epochs=6)
+    ours.train()
+    logged = [row for row in ours.state.log_history if "infobatch/forecast/mean/left_out" in row]
+    assert len(logged) == 6
+    rule = ours.pruner.forecast().rules["mean"]
+    assert logged[-1]["infobatch/forecast/mean/saving"] == pytest.approx(rule.saving)
+    assert rule.left_out > 0.1
+    assert str(ours.pruner.forecast()) in capsys.readouterr().out
+
+
 def test_whole_epochs_train_exactly_as_the_plain_sft_trainer(tmp_path):
     options = {"gradient_accumulation_steps": 2, "num_train_epochs": 2}
     ours = trainer(tmp_path, Noting, infobatch=InfoBatchConfig(delta=0.0), **options)

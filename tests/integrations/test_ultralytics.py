@@ -223,6 +223,23 @@ def test_auto_is_the_default_and_end_to_end_models_are_pruned(settings, caplog):
     assert criterion._criterion.o2m == pytest.approx(0.1)
 
 
+def test_the_forecast_is_logged_and_printed(settings, caplog):
+    logged = []
+    followed = InfoBatchDetectionTrainer.with_options(policy="none", shadow=("mean", "auto"))
+    callbacks = {"on_fit_epoch_end": lambda trainer: logged.append(trainer.metrics)}
+    trainer = train(settings, trainer=followed, callbacks=callbacks, val=False, verbose=True)
+    train_data = trainer.train_data
+    assert train_data.savings.saved == 0
+    shares = [1 - epoch.kept_fraction for epoch in train_data.forecast().rules["mean"].epochs]
+    assert max(shares) > 0.1
+    left_out = [numbers["infobatch/forecast/mean/left_out"] for numbers in logged[:EPOCHS]]
+    assert left_out == pytest.approx(shares)
+    assert str(train_data.forecast()) in caplog.text
+    header, *rows = Path(trainer.csv).read_text().splitlines()
+    assert "infobatch" not in header
+    assert [row.count(",") for row in rows] == [header.count(",")] * EPOCHS
+
+
 def columns(trainer, prefix):
     with Path(trainer.csv).open() as file:
         return [

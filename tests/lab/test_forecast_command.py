@@ -36,6 +36,16 @@ def test_a_task_is_trained_once_and_the_rules_are_followed(tmp_path):
     again = infobatch(task, "--rules", "auto,mean:delta=1.0", "--out", out)
     assert "Already finished" in again
     assert again.splitlines()[-len(table) :] == table
+    only_one = infobatch(task, "--rules", "auto", "--out", out)
+    assert "mean" not in only_one
+    other = infobatch(task, "--rules", "auto,quantile", "--out", out, code=2)
+    assert (
+        other.split()
+        == (
+            f"Error: --rules got quantile, but {out} holds a finished run that followed auto, "
+            "mean:delta=1.0. Choose another --out, or delete it."
+        ).split()
+    )
 
 
 def test_a_smoke_run_says_so(tmp_path):

@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from infobatch.policies.registry import POLICIES
 from infobatch.savings import FORWARD, EpochPasses
 
-ERROR = 0.1  # root mean square of forecast − measured saving, see docs/results/forecast.md
+ERROR = 0.1  # of a rule that the sentence names, against measured savings: docs/results/forecast.md
 TOLERANCE = 0.05  # the most that a forecast may still move, if the trend goes on
 FEW_EPOCHS = 5  # with so few, the number of steps matters more than noise, see the same page
 _FEWEST = 4  # pruned epochs that show a trend
@@ -177,7 +178,7 @@ class Forecast:
             )
         if not self.shadows:
             return f"This run, pruned by {name}, saves about {saved}."
-        use = f'policy="{name}"' if name.isidentifier() else name
+        use = f'policy="{name}"' if name in POLICIES else name
         return f"Use {use}: it would save about {saved}."
 
     def as_dict(self) -> dict[str, float]:

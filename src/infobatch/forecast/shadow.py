@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from infobatch.distributed.ranks import Ranks
 from infobatch.forecast.realised import realised_noise, sums_of
 from infobatch.memory.memory import Memory, Rows
 from infobatch.memory.state import ShadowState
-from infobatch.plan import FloatArray
+from infobatch.plan import FloatArray, Plan
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
@@ -71,8 +72,8 @@ class Shadow:
         ranks, memory = run.ranks, self._current_memory(run.ranks)
         plan = self.planner.draw(memory, ranks, self.history, epoch=run.epoch, seed=seed)
         losses = by_row(recorded, len(memory))
-        visited = plan.rows(plan.codes)
-        unscored = int(np.count_nonzero(np.isnan(losses[visited])))
+        kept = _kept(plan)
+        unscored = len(plan) - int(np.count_nonzero(kept & (losses == losses)))  # noqa: PLR0124
         row, sizing = self.planner.measured_by(recorded.known(), run.channels)
         measure = by_row(recorded, len(memory), row) if row else losses
         counts = np.array([len(plan), unscored, *sums_of(plan, measure, sizing)])
@@ -81,7 +82,8 @@ class Shadow:
         planned, unscored, full = int(counts[0]), int(counts[1]), self.planner.num_samples
         # A rule that forwards what it leaves out knows all losses.
         refreshed = full - planned if self.planner.policy.refreshes else 0
-        kept = None if refreshed else visited
+        if refreshed:
+            kept[:] = True
         memory.fold(_visits(losses, kept), run.epoch)
         for channel in self.planner.channels:
             values = by_row(recorded, len(memory), 1 + run.channels.index(channel))
@@ -136,14 +138,19 @@ def by_row(losses: Recorded, count: int, channel: int = 0) -> FloatArray:
     return dense
 
 
-def _visits(losses: FloatArray, rows: Rows | None) -> Iterator[tuple[Rows, FloatArray]]:
-    """The finite losses of some rows, or of all."""
-    known = ~np.isnan(losses)
-    if rows is not None:
-        kept = np.zeros(len(losses), np.bool_)
-        kept[rows] = True
-        known &= kept
-    places = np.flatnonzero(known)
-    for start in range(0, len(places), _BLOCK):
-        block = places[start : start + _BLOCK]
-        yield block, losses[block]
+def _kept(plan: Plan) -> npt.NDArray[np.bool_]:
+    """Whether a plan visits each row of the memory."""
+    kept = np.zeros(plan.num_samples, np.bool_)
+    for start in range(0, len(plan), _BLOCK):
+        kept[plan.rows(plan.codes[start : start + _BLOCK])] = True
+    return kept
+
+
+def _visits(
+    losses: FloatArray, kept: npt.NDArray[np.bool_]
+) -> Iterator[tuple[npt.NDArray[np.intp], FloatArray]]:
+    """The finite losses of the rows that are kept."""
+    for start in range(0, len(losses), _BLOCK):
+        block = losses[start : start + _BLOCK]
+        seen = np.flatnonzero(kept[start : start + _BLOCK] & (block == block))  # noqa: PLR0124
+        yield start + seen, block[seen]

@@ -72,6 +72,7 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
 
     pruning: ClassVar[dict[str, Any]] = {"policy": "auto"}
     train_data: InfoBatch
+    metrics: dict[str, Any]
     quality: torch.Tensor | None
     positions: dict[str, int]
 
@@ -182,6 +183,11 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
         loader.close()
         self.measured += len(quality_of)
         return torch.tensor([quality_of[path] for path in self.train_data.im_files])
+
+    def save_metrics(self, metrics: dict[str, Any]) -> None:
+        """Write ``results.csv`` as Ultralytics does, and give loggers the numbers of pruning as well."""
+        super().save_metrics({k: v for k, v in metrics.items() if not k.startswith("infobatch/")})
+        self.metrics = {**self.metrics, **self.train_data.savings.as_dict()}
 
     def save_model(self) -> bool:
         """Save Ultralytics' checkpoints, with the state of ``train_data`` as one more entry."""

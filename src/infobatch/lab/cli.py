@@ -29,7 +29,7 @@ LENGTHS = "0.4,0.6,0.8,1"
 # Under four minutes on two cores, and a decision: chosen by drawing seeds from the ten stored ones of this
 # task (benchmarks/evidence/decisions.py). It shows how a comparison works; the evidence is in the stored runs.
 DEMO_LENGTHS, DEMO_SEEDS = "0.4,0.6,1", 4
-RULES = "auto,infobatch,quantile"
+RULES = "auto,mean,quantile"
 
 
 def _commands() -> ModuleType:

@@ -70,11 +70,14 @@ def forecast(
         )
         record = read_result(out)
         known = forecast_of([] if record is None else [record])
-        if known is None:
+        followed = {} if known is None else known.rules
+        wanted = [label_of(arm.name) for arm in arms]
+        if missing := [name for name in wanted if name not in followed]:
             raise ValueError(
-                f"{out} holds a finished run that followed no rules. Choose another --out, or delete it."
+                f"--rules got {', '.join(missing)}, but {out} holds a finished run that followed "
+                f"{', '.join(followed) or 'no rules'}. Choose another --out, or delete it."
             )
-        typer.echo(str(known))
+        typer.echo(str(Forecast({name: followed[name] for name in wanted})))
         if smoke:
             typer.echo(
                 "A smoke run: it shows that everything works, and says nothing about savings."

@@ -44,7 +44,8 @@ class InfoBatchGRPOMixin(WeightedRows):
         **kwargs: its keyword arguments, and ``infobatch``, an ``InfoBatchConfig`` that says how to prune.
 
     Raises:
-        ValueError: if ``shuffle_dataset`` is False, because the pruner decides on the order.
+        ValueError: if ``shuffle_dataset`` is False, because the pruner decides on the order; if the
+            configuration has ``shadow=``, because a forecast needs losses.
 
     Example::
 
@@ -61,6 +62,12 @@ class InfoBatchGRPOMixin(WeightedRows):
                 "InfoBatchGRPOTrainer got shuffle_dataset=False, expected True: the pruner decides "
                 "which prompts an epoch visits, and in which order. If the order matters, train "
                 "without pruning."
+            )
+        if self.infobatch.shadow:
+            raise ValueError(
+                f"InfoBatchGRPOTrainer got InfoBatchConfig(shadow={self.infobatch.shadow!r}), expected none: "
+                "scores are spreads of rewards here, from which no saving can be forecast. Compare "
+                "with a training on fewer prompts instead."
             )
 
     # The loader: the pruner's prompts in groups, and the index in each row.
