@@ -514,8 +514,9 @@ STRATIFIED_CIFAR10 = Study(
     LENGTHS,
     WIDE_CIFAR10.learning_rates,
     WIDE_CIFAR10.options,
+    rate_seeds=WIDE_CIFAR10.rate_seeds,
     rate_length=1,
-    reuses=WIDE_CIFAR10.name,
+    reuses="probe-cifar10",  # has the runs in a random order
 )
 
 # All of CIFAR-10 at an accuracy that is worth discussing: 20 to 45 core hours, over several sessions.
