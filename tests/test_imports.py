@@ -1,6 +1,7 @@
 """What importing the library brings in, and which way its own imports point."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -146,6 +147,39 @@ def test_every_file_is_on_the_map():
         if path.name != "__init__.py":
             named = [part for part in parts if title in part and f"`{path.name}`" in part]
             assert named, f"{module} is not on the map"
+
+
+def test_every_file_on_the_map_exists():
+    page = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text()
+    tables = re.findall(r"^\| `([\w/]+)/` \| \|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert len(tables) > 15
+    for folder, table in tables:
+        files = re.findall(
+            r"`(\w+\.py)`", "".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))
+        )
+        assert files, folder
+        for file in files:
+            assert (PACKAGE / folder / file).exists(), f"{folder}/{file} is on the map only"
+
+
+def test_where_to_change_what():
+    """A newcomer is sent to classes, functions and tests that exist."""
+    page = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text()
+    section = page.partition("## Where to change what")[2].partition("\n## ")[0]
+    rows = [row.split("|")[2:4] for row in section.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) > 5
+    for places, tests in rows:
+        for path in re.findall(r"`([\w/-]+\.(?:py|md))`", places + tests):
+            in_repository = path.startswith(("tests/", "docs/"))
+            folder = PACKAGE.parents[1] if in_repository else PACKAGE
+            assert (folder / path).exists(), path
+        for part in places.split(";"):
+            file = re.search(r" in `([\w/]+)\.py`", part)
+            names = re.findall(r"`([A-Z][\w.]+)`", part) if file else []
+            for name in names:
+                target = importlib.import_module(f"infobatch.{file[1].replace('/', '.')}")
+                for attribute in name.split("."):
+                    target = getattr(target, attribute)
 
 
 def test_nothing_heavy_is_imported_before_a_name_is_asked_for():

@@ -1,7 +1,7 @@
 """Tracks: what can be remembered about each sample beyond its last score.
 
 A policy declares those that it needs in ``tracks``; ``InfoBatch(…, tracks=[…])`` adds others, to be
-exported. A track of your own is an object with the two methods of :class:`Track`.
+exported. A track of your own derives from :class:`Track`.
 
 >>> import infobatch
 >>> pruner = infobatch.Pruner(4, num_epochs=3, tracks=[infobatch.tracks.Visits()])

@@ -142,7 +142,11 @@ def saved():
         (lambda s: s.update(epoch="1"), r"got a damaged state: 'epoch' is str\."),
         (lambda s: s["columns"].pop("score"), r"got a damaged state: it has no scores\."),
         (
-            lambda s: s.update(visited=s["visited"][1:]),
+            lambda s: s["visits"].pop("hashes"),
+            r"got a damaged state: 'visits' is not what state_dict",
+        ),
+        (
+            lambda s: s["visits"].update(hashes=s["visits"]["hashes"][1:]),
             r"got a damaged state: column 'score' does not have one row for each of the 199 keys",
         ),
         (

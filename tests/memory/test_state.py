@@ -65,6 +65,7 @@ def test_what_an_early_version_drew_is_drawn_again():
         "plan_check": 3124772343,
         "batch": 6,
         "history": [passes],
+        "shadows": {},
     }
     before = {name: str(value) for name, value in state.items()}
     pruner = infobatch.Pruner(40, 6, delta=1.0)

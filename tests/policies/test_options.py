@@ -117,6 +117,16 @@ def test_an_argument_that_does_not_exist():
         infobatch.InfoBatch(range(4), 2, max_noice=0.1)
 
 
+@pytest.mark.parametrize(
+    ("tracks", "got"),
+    [([Visits], "<class '"), ([Visits(), "ema"], "'ema'"), (Visits(), r"Visits\(\)"), (3, "3")],
+)
+def test_error_of_the_tracks(tracks, got):
+    message = rf"^tracks got {got}.*, expected a list of objects whose classes derive from "
+    with pytest.raises(TypeError, match=message + r"infobatch\.tracks\.Track, such as tracks=\["):
+        infobatch.Pruner(4, 3, tracks=tracks)
+
+
 def test_limits_survive_a_copy():
     options = {"save": 0.3, "cost": np.arange(1, SIZE + 1), "warmup": 2, "max_noise": 0.5}
     pruner = infobatch.Pruner(SIZE, 10, **options, protect_classes=0.1, labels=np.arange(SIZE) % 2)

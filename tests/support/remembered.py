@@ -4,7 +4,6 @@ import numpy as np
 
 import infobatch
 from infobatch.memory.memory import Memory
-from infobatch.memory.tracks import channel_of, is_optional
 from infobatch.plan import draw_plan
 from infobatch.policies.base import tracks_of
 
@@ -15,8 +14,8 @@ def samples_after(policy, epochs, extras=(), **options):
     ``extras`` has one dictionary of arrays per epoch.
     """
     memory = Memory(np.full(len(epochs[0]), np.nan, np.float32), tracks_of(policy))
-    needed = [track for track in memory.tracks if not is_optional(track)]
-    channels = {channel_of(track) for track in needed} - {None}
+    needed = [track for track in memory.tracks if not track.optional]
+    channels = {track.channel for track in needed} - {None}
     for epoch, values in enumerate(epochs):
         losses = np.asarray(values, np.float32)
         rows = np.flatnonzero(np.isfinite(losses))

@@ -42,7 +42,7 @@ class Checkpointable:
         """
         state = self._train_data.state_dict()
         count, rows = len(state["losses"]), len(state["columns"]["score"])
-        pruner = getattr(self._train_data, "pruner", self._train_data)
+        pruner = self._train_data
         extras = {name: state["extras"].get(name, torch.empty(0)) for name in pruner._channels}
         tensors = {
             "columns": _with_sizes(state["columns"], pruner),

@@ -1,34 +1,49 @@
-"""The checkpoint of a keyed pruner: every field is listed once, in ``State`` and ``_KINDS``."""
+"""The checkpoint of a keyed pruner: every field is listed once, in ``State``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from infobatch.keyed.chance import Hashes
 from infobatch.keyed.record import Visits
 from infobatch.memory.memory import SCORE
-from infobatch.memory.state import read_arrays, read_history, write_arrays, write_history
+from infobatch.memory.state import (
+    Form,
+    forms_of,
+    read_arrays,
+    read_history,
+    write_arrays,
+    write_history,
+)
+from infobatch.memory.tracks import Columns
 from infobatch.savings import EpochPasses
 
 _FORMAT = "infobatch keyed 1"
-_KINDS: dict[str, type] = {
-    "seed": int,
-    "epoch": int,
-    "hashes": torch.Tensor,
-    "columns": Mapping,
-    "visited": torch.Tensor,
-    "values": Mapping,
-    "history": list,
-    "repeated": int,
-    "shards": int,
-    "check": int,
-}
+
+
+def _write_hashes(hashes: Hashes) -> torch.Tensor:
+    return torch.from_numpy(hashes.view(np.int64).copy())
+
+
+def _read_hashes(tensor: torch.Tensor) -> Hashes:
+    return tensor.cpu().numpy().astype(np.int64).view(np.uint64)
+
+
+def _write_columns(columns: Columns) -> dict[str, torch.Tensor]:
+    return write_arrays({name: column.copy() for name, column in columns.items()})
+
+
+def _write_visits(visits: Visits) -> dict[str, Any]:
+    return {"hashes": _write_hashes(visits.hashes), "values": write_arrays(visits.values)}
+
+
+def _read_visits(stored: Mapping[str, Any]) -> Visits:
+    return Visits(_read_hashes(stored["hashes"]), read_arrays(stored["values"]))
 
 
 @dataclass(frozen=True)
@@ -40,31 +55,20 @@ class State:
     are the same when they are made again.
     """
 
-    seed: int
-    epoch: int
-    hashes: Hashes
-    columns: Mapping[str, npt.NDArray[Any]]
-    visits: Visits
-    history: tuple[EpochPasses, ...]
-    repeated: int
-    shards: int
-    check: int
+    seed: Annotated[int, Form(int)]
+    epoch: Annotated[int, Form(int)]
+    hashes: Annotated[Hashes, Form(torch.Tensor, _write_hashes, _read_hashes)]
+    columns: Annotated[Columns, Form(Mapping, _write_columns, read_arrays)]
+    visits: Annotated[Visits, Form(Mapping, _write_visits, _read_visits)]
+    history: Annotated[tuple[EpochPasses, ...], Form(list, write_history, read_history)]
+    repeated: Annotated[int, Form(int)]
+    shards: Annotated[int, Form(int)]
+    check: Annotated[int, Form(int)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain tensors and numbers that ``torch.load(weights_only=True)`` can read."""
-        return {
-            "format": _FORMAT,
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "hashes": torch.from_numpy(self.hashes.view(np.int64).copy()),
-            "columns": write_arrays({name: c.copy() for name, c in self.columns.items()}),
-            "visited": torch.from_numpy(self.visits.hashes.view(np.int64)),
-            "values": write_arrays(self.visits.values),
-            "history": write_history(self.history),
-            "repeated": self.repeated,
-            "shards": self.shards,
-            "check": self.check,
-        }
+        stored = {name: form.write(getattr(self, name)) for name, form in _FORMS.items()}
+        return {"format": _FORMAT} | stored
 
     @classmethod
     def from_dict(cls, state: object) -> State:
@@ -84,24 +88,17 @@ class State:
                 f"load_state_dict() got a state of format {state.get('format')!r}, expected "
                 f"{_FORMAT!r}: a state_dict() of a KeyedPruner."
             )
-        for name, kind in _KINDS.items():
-            if not isinstance(state.get(name), kind):
+        for name, form in _FORMS.items():
+            if not isinstance(state.get(name), form.kind):
                 raise _damaged(f"{name!r} is {type(state.get(name)).__name__}")
         if SCORE not in state["columns"]:
             raise _damaged("it has no scores")
-        _check_lengths(state, "hashes", "columns")
-        _check_lengths(state, "visited", "values")
-        return cls(
-            seed=state["seed"],
-            epoch=state["epoch"],
-            hashes=_hashes(state["hashes"]),
-            columns=read_arrays(state["columns"]),
-            visits=Visits(_hashes(state["visited"]), read_arrays(state["values"])),
-            history=read_history(state["history"]),
-            repeated=state["repeated"],
-            shards=state["shards"],
-            check=state["check"],
-        )
+        visits = state["visits"]
+        if not isinstance(visits.get("hashes"), torch.Tensor) or "values" not in visits:
+            raise _damaged("'visits' is not what state_dict() writes")
+        _check_lengths(state["hashes"], state["columns"])
+        _check_lengths(visits["hashes"], visits["values"])
+        return cls(**{name: form.read(state[name]) for name, form in _FORMS.items()})
 
     @classmethod
     def joined(cls, states: Sequence[object]) -> State:
@@ -131,15 +128,15 @@ class State:
         return replace(parts[0], hashes=hashes, columns=columns, shards=1)
 
 
-def _hashes(tensor: torch.Tensor) -> Hashes:
-    return tensor.cpu().numpy().astype(np.int64).view(np.uint64)
+_FORMS = forms_of(State)
 
 
-def _check_lengths(state: Mapping[str, Any], hashes: str, columns: str) -> None:
-    length = len(state[hashes])
-    for name, column in state[columns].items():
-        if not isinstance(column, torch.Tensor) or len(column) != length:
-            raise _damaged(f"column {name!r} does not have one row for each of the {length} keys")
+def _check_lengths(hashes: torch.Tensor, columns: Mapping[str, Any]) -> None:
+    for name, column in columns.items():
+        if not isinstance(column, torch.Tensor) or len(column) != len(hashes):
+            raise _damaged(
+                f"column {name!r} does not have one row for each of the {len(hashes)} keys"
+            )
 
 
 def _damaged(damage: str) -> ValueError:

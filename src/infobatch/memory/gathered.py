@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ class Forgetting(Track):
     never been correct has the largest value, 65,535, and so the highest priority.
     """
 
-    channel: ClassVar[str] = "correct"
+    channel = "correct"
 
     def begin(self, scores: FloatArray) -> Columns:
         """Start with samples that have never been correct."""
@@ -61,7 +61,7 @@ class MeanError(Track):
     """
 
     visits: int = 10
-    channel: ClassVar[str] = "el2n"
+    channel = "el2n"
 
     def begin(self, scores: FloatArray) -> Columns:
         """Start with nothing seen."""

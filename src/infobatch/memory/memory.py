@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infobatch.memory.tracks import Track, channel_of, is_optional
+from infobatch.memory.tracks import Track
 from infobatch.plan import FloatArray
 
 SCORE = "score"
@@ -32,7 +32,7 @@ class Memory:
         self.tracks = tuple(dict.fromkeys(tracks))
         self.columns: dict[str, npt.NDArray[Any]] = {SCORE: scores}
         for track in self.tracks:
-            if not is_optional(track):
+            if not track.optional:
                 self._begin(track)
 
     def _begin(self, track: Track) -> None:
@@ -57,7 +57,7 @@ class Memory:
         """A new memory with the same tracks; of the optional ones, those that have some of ``columns``."""
         memory = Memory(scores, self.tracks)
         for track in self.tracks:
-            if is_optional(track) and set(columns) & set(_names(track)):
+            if track.optional and set(columns) & set(_names(track)):
                 memory._begin(track)
         return memory
 
@@ -95,9 +95,9 @@ class Memory:
             channel: the name under which the values were reported in ``update(extras=…)``; None for
                 the scores.
         """
-        tracks = [track for track in self.tracks if channel_of(track) == channel]
+        tracks = [track for track in self.tracks if track.channel == channel]
         names = [_names(track) for track in tracks]
-        if any(map(is_optional, tracks)):
+        if any(track.optional for track in tracks):
             blocks = [(rows, values) for rows, values in blocks if len(values)]
             if not blocks:
                 return

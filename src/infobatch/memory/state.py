@@ -1,10 +1,10 @@
-"""The complete checkpoint format: every field is listed once, in ``State`` and ``_FORMS``."""
+"""The complete checkpoint format: every field is listed once, in ``State``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import torch
 
 from infobatch.distributed.ranks import Ranks
 from infobatch.memory.memory import SCORE
+from infobatch.memory.tracks import Columns
 from infobatch.plan import FloatArray, Shard
 from infobatch.savings import EpochPasses
 
@@ -21,70 +22,22 @@ VERSION = 2
 class ShadowState(NamedTuple):
     """What is remembered for a rule that is only followed, and its record of the epochs."""
 
-    columns: Mapping[str, npt.NDArray[Any]]
+    columns: Columns
     history: tuple[EpochPasses, ...]
 
 
-@dataclass(frozen=True)
-class State:
-    """Everything needed to continue bit for bit.
-
-    ``losses`` are those of the running epoch, in the order of its plan or, with ``losses_by``
-    "index", by sample index. ``plan_check`` verifies that the plan is the same when it is drawn
-    again.
-    """
-
-    num_samples: int
-    shard: Shard  # which samples the rows belong to
-    seed: int
-    epoch: int
-    finished: int  # the last epoch that was completed, -1 before the first
-    columns: Mapping[str, npt.NDArray[Any]]
-    losses: FloatArray
-    extras: Mapping[str, FloatArray]  # further reported values, in the same form as the losses
-    losses_by: str  # "position" or "index"
-    plan_check: int
-    batch: int  # the largest number of samples in an update so far
-    history: tuple[EpochPasses, ...]
-    shadows: Mapping[str, ShadowState]  # by the rule's name
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain tensors and numbers that ``torch.load(weights_only=True)`` can read."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"version": VERSION} | {name: _FORMS[name].write(values[name]) for name in values}
-
-    @classmethod
-    def from_dict(cls, state: object, num_samples: int, ranks: Ranks) -> State:
-        """Read a state.
-
-        Raises:
-            TypeError: if it is not a dictionary.
-            ValueError: if it is damaged, of another version, or belongs to other data.
-        """
-        if not isinstance(state, Mapping):
-            raise TypeError(
-                f"load_state_dict() got {type(state).__name__}, expected the dictionary that "
-                "state_dict() returned."
-            )
-        if state.get("version") != VERSION:
-            raise ValueError(
-                f"load_state_dict() got a state of version {state.get('version')!r}, expected "
-                f"{VERSION}. Load it with the version of infobatch that saved it."
-            )
-        state = {"shadows": {}, **state}  # no rule was followed by earlier versions
-        _check_types(state)
-        _check_fit(state, num_samples, ranks)
-        return cls(
-            **{field.name: _FORMS[field.name].read(state[field.name]) for field in fields(cls)}
-        )
-
-
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """How a field is stored: its type there, and both ways."""
 
     kind: type
     write: Callable[[Any], Any] = lambda value: value
     read: Callable[[Any], Any] = lambda value: value
+
+
+def forms_of(state: type) -> dict[str, Form]:
+    """How each field of a state is stored, by its name, from the fields' annotations."""
+    hints = get_type_hints(state, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items()}
 
 
 def _tensor(column: npt.NDArray[Any]) -> torch.Tensor:
@@ -132,21 +85,58 @@ def _read(shadows: Mapping[str, Mapping[str, Any]]) -> dict[str, ShadowState]:
     }
 
 
-_FORMS = {
-    "num_samples": _Form(int),
-    "shard": _Form(list, list, lambda pair: Shard(*pair)),
-    "seed": _Form(int),
-    "epoch": _Form(int),
-    "finished": _Form(int),
-    "columns": _Form(Mapping, write_arrays, read_arrays),
-    "losses": _Form(torch.Tensor, _tensor, _array),
-    "extras": _Form(Mapping, write_arrays, read_arrays),
-    "losses_by": _Form(str),
-    "plan_check": _Form(int),
-    "batch": _Form(int),
-    "history": _Form(list, write_history, read_history),
-    "shadows": _Form(Mapping, _written, _read),
-}
+@dataclass(frozen=True)
+class State:
+    """Everything needed to continue bit for bit.
+
+    ``losses`` are those of the running epoch, in the order of its plan or, with ``losses_by``
+    "index", by sample index. ``plan_check`` verifies that the plan is the same when it is drawn
+    again. A field's annotation says how it is stored.
+    """
+
+    num_samples: Annotated[int, Form(int)]
+    shard: Annotated[Shard, Form(list, list, Shard._make)]  # of the rows' samples
+    seed: Annotated[int, Form(int)]
+    epoch: Annotated[int, Form(int)]
+    finished: Annotated[int, Form(int)]  # the last epoch that was completed, -1 before the first
+    columns: Annotated[Columns, Form(Mapping, write_arrays, read_arrays)]
+    losses: Annotated[FloatArray, Form(torch.Tensor, _tensor, _array)]
+    extras: Annotated[Columns, Form(Mapping, write_arrays, read_arrays)]  # reported with losses
+    losses_by: Annotated[str, Form(str)]  # "position" or "index"
+    plan_check: Annotated[int, Form(int)]
+    batch: Annotated[int, Form(int)]  # the largest number of samples in an update so far
+    history: Annotated[tuple[EpochPasses, ...], Form(list, write_history, read_history)]
+    shadows: Annotated[Mapping[str, ShadowState], Form(Mapping, _written, _read)]  # by rule
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain tensors and numbers that ``torch.load(weights_only=True)`` can read."""
+        stored = {name: form.write(getattr(self, name)) for name, form in _FORMS.items()}
+        return {"version": VERSION} | stored
+
+    @classmethod
+    def from_dict(cls, state: object, num_samples: int, ranks: Ranks) -> State:
+        """Read a state.
+
+        Raises:
+            TypeError: if it is not a dictionary.
+            ValueError: if it is damaged, of another version, or belongs to other data.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(
+                f"load_state_dict() got {type(state).__name__}, expected the dictionary that "
+                "state_dict() returned."
+            )
+        if state.get("version") != VERSION:
+            raise ValueError(
+                f"load_state_dict() got a state of version {state.get('version')!r}, expected "
+                f"{VERSION}. Load it with the version of infobatch that saved it."
+            )
+        _check_types(state)
+        _check_fit(state, num_samples, ranks)
+        return cls(**{name: form.read(state[name]) for name, form in _FORMS.items()})
+
+
+_FORMS = forms_of(State)
 _PASSES = {field.name for field in fields(EpochPasses)}
 _OPTIONAL = {"planned_cost", "realised_noise"}
 

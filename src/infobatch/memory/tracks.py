@@ -2,14 +2,15 @@
 
 A track adds named columns to the memory, one row per sample, and defines how the scores of an epoch
 are folded into them. Everything is vectorised, and only the rows of visited samples change. Because
-a track itself is stateless, checkpoints, multiple ranks and exact resuming need no support from it.
+a track itself has no state, checkpoints, multiple ranks and exact resuming need no support from it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +21,27 @@ from infobatch.plan import FloatArray
 Columns = Mapping[str, npt.NDArray[Any]]
 
 
-class Track(Protocol):
-    """Columns of the memory and the rule by which they change.
+class Track(ABC):
+    """Columns of the memory and the rule by which they change: derive from it for one of your own.
 
-    A track with an attribute ``channel`` follows the values that the training loop reports under
-    that name in ``update(extras=…)`` instead of the scores. If it also has an attribute ``optional``
-    that is true, its columns exist only once values are reported.
+    A track has no state of its own: everything that it remembers is in its columns.
+
+    >>> class Highest(Track):
+    ...     def begin(self, scores):
+    ...         return {"highest": scores.copy()}
+    ...
+    ...     def fold(self, old, scores, epoch):
+    ...         return {"highest": np.fmax(old["highest"], scores)}
     """
 
+    channel: str | None = None
+    """The name under which the training loop reports the values to follow, in ``update(extras=…)``;
+    None follows the scores."""
+
+    optional: bool = False
+    """Whether the columns exist only once values are reported under ``channel``."""
+
+    @abstractmethod
     def begin(self, scores: FloatArray) -> Columns:
         """Return the columns before the first epoch.
 
@@ -37,8 +51,8 @@ class Track(Protocol):
         Returns:
             The columns by name, with one row per sample.
         """
-        ...
 
+    @abstractmethod
     def fold(self, old: Columns, scores: FloatArray, epoch: int) -> Columns:
         """Return the new values of the rows that an epoch visited.
 
@@ -50,18 +64,6 @@ class Track(Protocol):
         Returns:
             The new values of these rows, by column.
         """
-        ...
-
-
-def channel_of(track: Track) -> str | None:
-    """Return the name in ``extras`` that a track follows; None if it follows the scores."""
-    channel: str | None = getattr(track, "channel", None)
-    return channel
-
-
-def is_optional(track: Track) -> bool:
-    """Whether a track has columns only once values are reported."""
-    return bool(getattr(track, "optional", False))
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ class Latest(Track):
         channel: the name among the ``extras``.
     """
 
-    channel: str
+    channel: str = field()  # without a default, although the base class has one
 
     def begin(self, scores: FloatArray) -> Columns:
         """Start with nothing reported."""

@@ -211,10 +211,7 @@ def _is_flag(value: object) -> bool:
 
 
 def _are_tracks(value: object) -> bool:
-    return isinstance(value, tuple | list) and all(
-        hasattr(track, "begin") and hasattr(track, "fold") and not isinstance(track, type)
-        for track in value
-    )
+    return isinstance(value, tuple | list) and all(isinstance(track, Track) for track in value)
 
 
 _Check = tuple[Callable[[Any], bool], str]

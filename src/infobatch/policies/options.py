@@ -82,7 +82,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Check what can be checked without the data."""
-        object.__setattr__(self, "tracks", tuple(self.tracks))
+        object.__setattr__(self, "tracks", check_tracks(self.tracks))
         several = isinstance(self.shadow, Iterable) and not isinstance(self.shadow, str)
         object.__setattr__(self, "shadow", tuple(self.shadow) if several else (self.shadow,))  # type: ignore[arg-type]
         rule = self.rule
@@ -246,6 +246,18 @@ class Arguments(TypedDict, total=False):
     sharded: bool
     global_order: bool | None
     meeting_timeout: float
+
+
+def check_tracks(tracks: object) -> tuple[Track, ...]:
+    """Return the tracks as a tuple; anything else raises an error."""
+    given = tuple(tracks) if isinstance(tracks, Iterable) else (tracks,)
+    if not isinstance(tracks, Iterable) or not all(isinstance(track, Track) for track in given):
+        wrong = next((track for track in given if not isinstance(track, Track)), tracks)
+        raise TypeError(
+            f"tracks got {wrong!r}, expected a list of objects whose classes derive from "
+            "infobatch.tracks.Track, such as tracks=[infobatch.tracks.Visits()]."
+        )
+    return given
 
 
 def costs_of(dataset: Any, cost: Callable[[Any], float]) -> FloatArray:

@@ -16,7 +16,7 @@ from infobatch.checks import check_rows
 from infobatch.distributed.ranks import Ranks
 from infobatch.memory.export import read_scores
 from infobatch.memory.memory import Memory
-from infobatch.memory.tracks import Track, channel_of
+from infobatch.memory.tracks import Track
 from infobatch.per_sample import GRADIENT
 from infobatch.plan import FloatArray, Plan, Strata, draw_plan, whole_plan
 from infobatch.policies.assumptions import check_not_negative, doubt_about_sizes
@@ -149,7 +149,7 @@ class Planner:
     @property
     def channels(self) -> tuple[str, ...]:
         """The names of the values that ``update(extras=…)`` must report besides the score."""
-        channels = [channel_of(track) for track in self.tracks]
+        channels = [track.channel for track in self.tracks]
         channels += [channel for shadow in self.shadows.values() for channel in shadow.channels]
         return tuple(dict.fromkeys(channel for channel in channels if channel is not None))
 
@@ -288,7 +288,7 @@ class Planner:
 
     @property
     def _goes_by_sizes(self) -> bool:
-        return any(channel_of(track) == GRADIENT for track in tracks_of(self.policy))
+        return any(track.channel == GRADIENT for track in tracks_of(self.policy))
 
     def measured_by(self, known: FloatArray, channels: Sequence[str]) -> tuple[int, Sizing]:
         """The row of what samples have reported that gives the sizes of their gradients, and how.
