@@ -201,13 +201,17 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
             self.train_data.load_state_dict(self._loaded)
 
 
+def smaller_of_precision_and_recall(correct: torch.Tensor, objects: int) -> float:
+    """The smaller one of an image's precision and recall: which detections are right, and how many objects there are."""
+    if not objects or not len(correct):
+        return float(objects == len(correct))
+    return float(correct.sum()) / max(objects, len(correct))
+
+
 def _quality(validator: Any, detected: dict[str, torch.Tensor], labelled: dict[str, Any]) -> float:
-    """The smaller one of an image's precision and recall."""
-    objects, number = len(labelled["cls"]), len(detected["cls"])
-    if not objects or not number:
-        return float(objects == number)
+    """The smaller one of an image's precision and recall, at an IoU of 0.5."""
     matches = validator._process_batch(validator._prepare_pred(detected), labelled)["tp"]
-    return float(matches[:, 0].sum()) / max(objects, number)
+    return smaller_of_precision_and_recall(torch.as_tensor(matches[:, 0]), len(labelled["cls"]))
 
 
 def _begin_epoch(trainer: InfoBatchDetectionTrainer) -> None:
@@ -272,40 +276,60 @@ class _Loader(PrunedLoader):
         self.reset()
 
 
-class _PrunedLoss:
-    """The criterion of the model in training: Ultralytics' own, image by image and weighted."""
+class ImageLosses:
+    """Ultralytics' detection loss image by image, for loops of one's own.
 
-    def __init__(self, criterion: Any, trainer: InfoBatchDetectionTrainer) -> None:
+    ``ImageLosses(model.init_criterion())(preds, batch)`` returns one loss, score and size of the gradient
+    per image; ``losses.mean()`` times the number of images is what the criterion returns.
+
+    Args:
+        criterion: Ultralytics' own, of a model that ends in ``Detect``. Use it only through this object.
+    """
+
+    def __init__(self, criterion: Any) -> None:
         end_to_end = isinstance(criterion, E2ELoss)
         branches = (criterion.one2many, criterion.one2one) if end_to_end else (criterion,)
-        self._criterion, self._trainer = criterion, trainer
+        self._criterion = criterion
         self._branches = [_Branch(branch) for branch in branches]
         if end_to_end:
             self.update = criterion.update  # of the branches' gains, after each epoch
 
-    def __call__(self, preds: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Return the weighted loss times the number of images, and its parts, for the log."""
-        train_data, criterion = self._trainer.train_data, self._criterion
+    def __call__(self, preds: Any, batch: dict[str, Any]) -> PerSample:
+        """Compute the losses of a batch from what the model returned in training or evaluation mode."""
         if len(self._branches) == 1:
             outputs, gains = [self._branches[0].parse(preds)], [1.0]
         else:
             named = self._branches[0].parse(preds)
             outputs = [named["one2many"], named["one2one"]]
-            gains = [criterion.o2m, criterion.o2o]
+            gains = [self._criterion.o2m, self._criterion.o2o]
         for branch, output in zip(self._branches, outputs, strict=True):
             branch.measure(output, batch)
-        whole = _sum([branch.per_image() for branch in self._branches], gains)
+        return _sum([branch.per_image() for branch in self._branches], gains)
+
+    def parts(self) -> dict[str, torch.Tensor]:
+        """Return the parts of the last batch's losses by the names that Ultralytics logs, detached."""
+        logged = self._branches[-1]
+        return {name: logged.per_image(name).losses.detach() for name in logged.parts}
+
+
+class _PrunedLoss:
+    """The criterion of the model in training: Ultralytics' own, image by image and weighted."""
+
+    def __init__(self, criterion: Any, trainer: InfoBatchDetectionTrainer) -> None:
+        self._per_image, self._trainer = ImageLosses(criterion), trainer
+        if hasattr(self._per_image, "update"):
+            self.update = self._per_image.update
+
+    def __call__(self, preds: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Return the weighted loss times the number of images, and its parts, for the log."""
+        train_data, whole = self._trainer.train_data, self._per_image(preds, batch)
         extras = None
         if (quality := self._trainer.quality) is not None:
             rows = [self._trainer.positions[path] for path in batch["im_file"]]
             extras = {_QUALITY: quality[rows].to(whole.losses.device)}
         loss = train_data.update(whole, extras=extras) * whole.losses.shape[0]
-        logged = self._branches[-1]
-        items = {
-            name: train_data.reweight(logged.per_image(name).losses.detach())
-            for name in logged.parts
-        }
-        return loss, items
+        parts = self._per_image.parts()
+        return loss, {name: train_data.reweight(part) for name, part in parts.items()}
 
 
 class _Branch:
