@@ -13,7 +13,7 @@ from infobatch.dataset import InfoBatch
 from infobatch.integrations.versions import require
 from infobatch.loader import PrunedLoader
 from infobatch.per_sample import GRADIENT, PerSample
-from infobatch.policies.baselines.afss import AfssPrune
+from infobatch.policies.baselines.afss import MEASURED_EVERY, QUALITY, AfssPrune
 from infobatch.policies.resolve import resolve_policy
 from infobatch.scoring.detection import detection
 from infobatch.trainers import samples_per_epoch, summary
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from infobatch.policies.options import Arguments
 
 _ENTRY = "infobatch"  # in Ultralytics' checkpoints
-_QUALITY = "quality"  # in extras: the smaller one of precision and recall
-_EVERY = 5  # epochs, between two measurements of it
-_CONFIDENCE = 0.25  # of the detections that count for it, with an IoU of 0.5
+_CONFIDENCE = 0.25  # of the detections that count for AFSS, with an IoU of 0.5
 
 # Settings that need a fixed order of the images, a known end, or a loss of another form.
 _UNSUPPORTED = {
@@ -220,7 +218,7 @@ def _begin_epoch(trainer: InfoBatchDetectionTrainer) -> None:
     train_data.set_epoch(trainer.epoch)
     if isinstance(train_data.policy, AfssPrune):
         count = train_data.num_samples
-        due = trainer.epoch and trainer.epoch % _EVERY == 0
+        due = trainer.epoch and trainer.epoch % MEASURED_EVERY == 0
         trainer.quality = trainer.qualities() if due else torch.full((count,), torch.nan)
         trainer.positions = {path: row for row, path in enumerate(train_data.im_files)}
 
@@ -232,7 +230,7 @@ def _end_epoch(trainer: InfoBatchDetectionTrainer) -> None:
         return
     if quality is not None and not quality.isnan().all() and len(out := train_data.left_out):
         unknown = torch.full((len(out),), torch.nan)  # the loss; it keeps its last one
-        train_data.refresh(unknown, out, extras={_QUALITY: quality[out]})
+        train_data.refresh(unknown, out, extras={QUALITY: quality[out]})
 
 
 def _log_summary(trainer: InfoBatchDetectionTrainer) -> None:
@@ -326,7 +324,7 @@ class _PrunedLoss:
         extras = None
         if (quality := self._trainer.quality) is not None:
             rows = [self._trainer.positions[path] for path in batch["im_file"]]
-            extras = {_QUALITY: quality[rows].to(whole.losses.device)}
+            extras = {QUALITY: quality[rows].to(whole.losses.device)}
         loss = train_data.update(whole, extras=extras) * whole.losses.shape[0]
         parts = self._per_image.parts()
         return loss, {name: train_data.reweight(part) for name, part in parts.items()}

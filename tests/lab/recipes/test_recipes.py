@@ -185,7 +185,9 @@ def test_two_processes(name, tmp_path):
     assert result["num_samples"] * 3 == result["full_passes"]
 
 
-@pytest.mark.parametrize("name", ["cifar10", "covertype", "camvid", "mae", "alpaca", "gsm8k"])
+@pytest.mark.parametrize(
+    "name", ["cifar10", "covertype", "camvid", "mae", "alpaca", "gsm8k", "bccd"]
+)
 @pytest.mark.parametrize("folder", [None, Path("nowhere")])
 def test_missing_data_say_how_to_get_them(name, folder, monkeypatch):
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
