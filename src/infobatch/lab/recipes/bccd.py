@@ -99,7 +99,7 @@ class Recipe:
         layers |= {"nc": NUM_CLASSES, "scales": scales, "scale": "n"}
         model = DetectionModel(layers, verbose=False)
         model.args = get_cfg()  # the gains of the loss
-        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+        return model.to(memory_format=torch.channels_last)  # type: ignore[no-any-return]
 
     def losses(self, model: nn.Module, batch: Any) -> PerSample:
         """The box, class and DFL losses of each image."""
@@ -156,7 +156,7 @@ def zoomed_and_flipped(
         torch.cat([where, shift.unsqueeze(2)], 2), [count, 3, HEIGHT, WIDTH], align_corners=False
     )
     results = functional.grid_sample(standardised(images), grid, align_corners=False)
-    kinds, centres, sizes = boxes.split((1, 2, 2), 2)
+    kinds, centres, sizes = boxes[..., :1], boxes[..., 1:3], boxes[..., 3:]
     centres = ((2 * centres - 1 - shift.unsqueeze(1)) / factor.unsqueeze(1) + 1) / 2
     sizes = sizes / factor.abs().unsqueeze(1)
     low, high = (centres - sizes / 2).clamp(0, 1), (centres + sizes / 2).clamp(0, 1)
