@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from infobatch.dataset import InfoBatch
+from infobatch.files import write_atomically
 from infobatch.integrations.versions import require
 from infobatch.loader import PrunedLoader
 from infobatch.per_sample import GRADIENT, PerSample
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
     from infobatch.policies.options import Arguments
 
-_ENTRY = "infobatch"  # in Ultralytics' checkpoints
+_ENTRY, _MEASURED = "infobatch", "infobatch_measured"  # in Ultralytics' checkpoints
 _CONFIDENCE = 0.25  # of the detections that count for AFSS, with an IoU of 0.5
 
 # Settings that need a fixed order of the images, a known end, or a loss of another form.
@@ -173,16 +176,27 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
         return torch.tensor([found[path] for path in self.train_data.im_files])
 
     def save_model(self) -> bool:
-        """Save Ultralytics' checkpoints, with the state of ``train_data`` as one more entry."""
-        saved: bool = super().save_model()
-        checkpoint = torch.load(self.last, map_location="cpu", weights_only=False)
-        buffer = io.BytesIO()
-        torch.save({**checkpoint, _ENTRY: self.train_data.state_dict()}, buffer)
-        is_best = self.best_fitness == self.fitness
-        is_kept = self.save_period > 0 and self.epoch % self.save_period == 0
-        kept = self.wdir / f"epoch{self.epoch}.pt"
-        for path in (self.last, *[self.best] * is_best, *[kept] * is_kept):
-            path.write_bytes(buffer.getbuffer())
+        """Save Ultralytics' checkpoints, with the state of ``train_data`` as one more entry.
+
+        Ultralytics writes them into a temporary folder: a run that is stopped meanwhile still has its last ones.
+        """
+        places = self.wdir, self.last, self.best
+        self.wdir.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=self.wdir) as name:
+            folder = Path(name)
+            self.wdir, self.last, self.best = folder, *(folder / path.name for path in places[1:])
+            try:
+                saved: bool = super().save_model()
+                checkpoint = torch.load(self.last, map_location="cpu", weights_only=False)
+            finally:
+                self.wdir, self.last, self.best = places
+            buffer = io.BytesIO()
+            own = {_ENTRY: self.train_data.state_dict(), _MEASURED: self.measured}
+            torch.save({**checkpoint, **own}, buffer)
+            for file in folder.iterdir():  # the last one, and perhaps the best one and one to keep
+                write_atomically(
+                    self.wdir / file.name, lambda path: path.write_bytes(buffer.getbuffer())
+                )
         return saved
 
     def _load_checkpoint_state(self, ckpt: dict[str, Any]) -> None:
@@ -194,6 +208,8 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
         )
         super()._load_checkpoint_state(ckpt)
         model.criterion = criterion
+        # Passes before an epoch that is repeated were made, too.
+        self.measured = max(self.measured, ckpt.get(_MEASURED, 0))
         self._loaded = ckpt.get(_ENTRY)
         if self._loaded is not None:
             self.train_data.load_state_dict(self._loaded)
