@@ -226,7 +226,7 @@ class Bccd:
         ends = []
         for axis, length in zip("xy", size, strict=True):
             low, high = (
-                float(entry.findtext(f"bndbox/{end}{axis}", "0")) for end in ("min", "max")
+                float(entry.findtext(f"bndbox/{axis}{end}", "0")) for end in ("min", "max")
             )
             ends.append((max(low, 0.0) / length, min(high, float(length)) / length))
         (left, right), (top, bottom) = ends
