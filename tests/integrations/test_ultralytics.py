@@ -589,7 +589,7 @@ def test_quality_where_everything_or_nothing_is_detected(settings):
 
 def test_the_page(settings, monkeypatch):
     """With the small data set, and fewer epochs."""
-    first, second = examples("docs/ultralytics.md")
+    first, second, third = examples("docs/ultralytics.md")
     names = {**settings, "epochs": 3}
     plain = YOLO.train
 
@@ -603,6 +603,11 @@ def test_the_page(settings, monkeypatch):
     assert scope["model"].trainer.train_data.savings.saved > 0
     exec(second, scope)
     assert scope["model"].trainer.train_data.savings.saved > 0
+    trainer, batch = ready(settings)
+    model = unwrap_model(trainer.model)
+    exec(third, {"model": model, "batch": batch, "train_data": trainer.train_data})
+    assert sum(weight.grad is not None for weight in model.parameters()) > 100
+    assert torch.isfinite(trainer.train_data.last_loss)
 
 
 def test_other_tasks_and_settings_are_refused(settings):

@@ -78,12 +78,11 @@ def test_a_run_that_was_stopped_within_an_epoch_continues(epoch, tmp_path, monke
 
 
 def test_a_task_without_qualities_raises(tmp_path):
-    name = load_task(str(TINY)).name
+    task = replace(load_task(str(TINY)), qualities=None)
     text = (
-        f"{name} does not define qualities(), which the arm afss needs: qualities(model, data) -> how good "
+        f"{task.name} does not define qualities(), which the arm afss needs: qualities(model, data) -> how good "
         "the model is on each training sample, from 0 to 1."
     )
-    task = load_task(str(TINY))
     with pytest.raises(TaskError, match=f"^{re.escape(text)}$"):
         Run(task, settings_of(task, arm="afss", seed=0), tmp_path)
 
