@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from ultralytics import YOLO
-from ultralytics.models.yolo.detect import DetectionTrainer
+from ultralytics.models.yolo.detect import DetectionTrainer, DetectionValidator
 from ultralytics.utils.torch_utils import unwrap_model
 
 import infobatch
@@ -146,7 +146,7 @@ def test_parts_of_an_image_are_those_of_the_image_alone(settings):
     plain = trainer.model.init_criterion()
     outputs = trainer.model(batch["img"])
     trainer.model.criterion(outputs, batch)
-    own = trainer.model.criterion._branches[0].per_image().scores
+    own = trainer.model.criterion._per_image._branches[0].per_image().scores
     for image in range(IMAGES):
         parts = {
             "boxes": outputs["boxes"][image : image + 1],
@@ -189,7 +189,7 @@ class Watched(Pruned):
         return super().preprocess_batch(batch)
 
     def note(self):
-        scores = unwrap_model(self.model).criterion._branches[-1].per_image().scores
+        scores = unwrap_model(self.model).criterion._per_image._branches[-1].per_image().scores
         self.found.update(zip(self.files, scores.tolist(), strict=True))
 
 
@@ -213,14 +213,39 @@ def test_epochs_are_pruned_and_each_loss_reaches_its_own_image(settings, kind):
     torch.testing.assert_close(trainer.train_data.scores, expected)
 
 
+@pytest.mark.parametrize(
+    "others",
+    [{"mixup": 1.0, "cutmix": 1.0}, {"multi_scale": 0.3, "imgsz": 96}, {"cache": "disk"}],
+    ids=str,
+)
+def test_each_loss_reaches_its_own_image_also_with_other_settings(settings, others):
+    trainer = train(settings, trainer=Watched, epochs=3, **others)
+    assert trainer.read == trainer.orders
+    assert all(len(epoch) < IMAGES for epoch in trainer.read[1:])
+    expected = torch.tensor([trainer.found[image] for image in range(IMAGES)])
+    torch.testing.assert_close(trainer.train_data.scores, expected)
+
+
+def test_patience_ends_the_training(settings):
+    class NoBetter(Pruned):
+        def validate(self):
+            metrics, _ = super().validate()
+            return metrics, 0.5
+
+    trainer = train(settings, trainer=NoBetter, epochs=8, patience=2)
+    savings = trainer.train_data.savings
+    assert len(savings.epochs) == 3
+    assert savings.saved > 0
+
+
 def test_auto_is_the_default_and_end_to_end_models_are_pruned(settings, caplog):
     trainer = train(settings, "yolo26n.yaml", InfoBatchDetectionTrainer, verbose=True)
     assert isinstance(trainer.train_data.policy, infobatch.policies.AutoPrune)
     assert trainer.train_data.savings.saved > 0
     assert str(trainer.train_data.savings) in caplog.text
     criterion = unwrap_model(trainer.model).criterion
-    assert criterion._criterion.updates == EPOCHS  # its gains move on with every epoch
-    assert criterion._criterion.o2m == pytest.approx(0.1)
+    assert criterion._per_image._criterion.updates == EPOCHS  # its gains move on with every epoch
+    assert criterion._per_image._criterion.o2m == pytest.approx(0.1)
 
 
 def test_the_forecast_is_logged_and_printed(settings, caplog):
@@ -348,6 +373,27 @@ def test_checkpoints_have_the_scores_and_still_predict(settings):
         twin.load_state_dict(checkpoint["infobatch"])
         assert torch.isfinite(twin.scores).all()
     assert len(YOLO(trainer.last).predict(np.zeros((SIDE, SIDE, 3), np.uint8), verbose=False)) == 1
+
+
+@pytest.mark.parametrize("files", [0, 1])
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(settings, monkeypatch, files):
+    """The disk is full at Ultralytics' own file, or at the one that replaces the last one."""
+    trainer = interrupted(settings, 1)
+    before = {path: path.read_bytes() for path in trainer.wdir.iterdir()}
+    plain, written = Path.write_bytes, []
+
+    def write(path, content):
+        if len(written) == files:
+            plain(path, content[:100])
+            raise OSError("No space left on device")
+        written.append(path)
+        return plain(path, content)
+
+    trainer.fitness = -1.0  # not the best one
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises(OSError, match="No space left"):
+        trainer.save_model()
+    assert {path: path.read_bytes() for path in trainer.wdir.iterdir()} == before
 
 
 def test_an_epoch_with_a_loss_that_is_not_finite_is_repeated(settings, caplog):
@@ -485,6 +531,61 @@ def test_afss_refreshes_what_an_epoch_leaves_out(settings):
     assert trainer.measured == 2 * IMAGES
 
 
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+def test_afss_counts_its_passes_also_after_resuming(settings):
+    measuring = Pruned.with_options(policy="afss")
+    trainers = []
+
+    def stop(trainer):
+        trainers.append(trainer)
+        if trainer.epoch == 6:
+            raise StopHereError
+
+    with pytest.raises(StopHereError):
+        train(settings, trainer=measuring, epochs=12, callbacks={"on_fit_epoch_end": stop})
+    yolo = YOLO(trainers[-1].last)
+    yolo.train(trainer=measuring, resume=True)
+    assert yolo.trainer.measured == 2 * IMAGES  # in epochs 5 and 10
+
+
+def test_quality_where_a_part_is_detected(settings, monkeypatch):
+    """Every first object is found, and a second time where it is not: the others are missed."""
+    trainer, _ = ready(settings)
+    seen = []
+    plain = DetectionValidator.preprocess
+
+    def preprocess(validator, batch):
+        seen.append(plain(validator, batch))
+        return seen[-1]
+
+    def postprocess(validator, outputs):
+        batch, results = seen[-1], []
+        for image in range(len(batch["img"])):
+            boxes = batch["bboxes"][batch["batch_idx"] == image][:1] * batch["img"].shape[3]
+            kinds = batch["cls"][batch["batch_idx"] == image][:1, 0]
+            centres, sizes = boxes[:, :2], boxes[:, 2:]
+            corners = torch.cat([centres - sizes / 2, centres + sizes / 2], 1)
+            elsewhere = corners + 40
+            results.append(
+                {
+                    "bboxes": torch.cat([corners, elsewhere]),
+                    "conf": torch.full((2 * len(boxes),), 0.9),
+                    "cls": torch.cat([kinds, kinds]),
+                    "extra": torch.zeros(2 * len(boxes), 0),
+                }
+            )
+        return results
+
+    monkeypatch.setattr(DetectionValidator, "preprocess", preprocess)
+    monkeypatch.setattr(DetectionValidator, "postprocess", postprocess)
+    objects = np.array([len(label["cls"]) for label in trainer.train_data.labels])
+    expected = np.where(
+        objects == 0, 1.0, 1 / np.maximum(objects, 2)
+    )  # of two detections, one is right
+    assert trainer.qualities().tolist() == pytest.approx(expected.tolist())
+    assert {1, 2, 3} <= set(objects)
+
+
 def test_quality_where_everything_or_nothing_is_detected(settings):
     """At its ends: false alarms everywhere, and nothing found anywhere."""
     trainer, _ = ready(settings)
@@ -506,7 +607,7 @@ def test_quality_where_everything_or_nothing_is_detected(settings):
 
 def test_the_page(settings, monkeypatch):
     """With the small data set, and fewer epochs."""
-    first, second = examples("docs/ultralytics.md")
+    first, second, third = examples("docs/ultralytics.md")
     names = {**settings, "epochs": 3}
     plain = YOLO.train
 
@@ -520,6 +621,11 @@ def test_the_page(settings, monkeypatch):
     assert scope["model"].trainer.train_data.savings.saved > 0
     exec(second, scope)
     assert scope["model"].trainer.train_data.savings.saved > 0
+    trainer, batch = ready(settings)
+    model = unwrap_model(trainer.model)
+    exec(third, {"model": model, "batch": batch, "train_data": trainer.train_data})
+    assert sum(weight.grad is not None for weight in model.parameters()) > 100
+    assert torch.isfinite(trainer.train_data.last_loss)
 
 
 def test_other_tasks_and_settings_are_refused(settings):

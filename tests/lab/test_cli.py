@@ -119,6 +119,7 @@ def test_lists_and_help(tmp_path):
         "cifar10",
         "covertype",
         "camvid",
+        "bccd",
         "mae",
         "diffusion",
         "alpaca",

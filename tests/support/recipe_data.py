@@ -1,6 +1,7 @@
 """Where the tests find the data sets that may not lie in the repository, if they are there."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,11 @@ DATA = data_folder()
 
 
 def needs_data(name):
-    """Skip what needs a recipe's data where they are not."""
-    files = RECIPES.entries[name].files
+    """Skip what needs a recipe's data or packages where they are not."""
+    files, packages = RECIPES.entries[name].files, RECIPES.entries[name].packages
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        return pytest.mark.skip(reason=f"{name}: {', '.join(missing)} is not installed")
     there = DATA is not None and all(
         any((DATA / option).exists() for option in file.split(" or ")) for file in files
     )
@@ -34,7 +38,7 @@ def needs_data(name):
 EVERY_RECIPE = [pytest.param(name, marks=needs_data(name), id=name) for name in RECIPES]
 
 # Two whole trainings take up to a minute.
-_LONG = {"camvid", "cifar10", "diffusion", "gsm8k", "mae"}
+_LONG = {"bccd", "camvid", "cifar10", "diffusion", "gsm8k", "mae"}
 EVERY_TRAINING = [
     pytest.param(
         name,

@@ -31,3 +31,9 @@ def losses(model, batch):
 def evaluate(model, data):
     x, y = data[: len(data)]
     return 100 * (model(x).argmax(1) == y).float().mean().item()
+
+
+@torch.no_grad()
+def qualities(model, data):
+    x, y = data[: len(data)]
+    return model(x).softmax(1)[torch.arange(len(y)), y]

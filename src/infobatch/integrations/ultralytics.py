@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from infobatch.dataset import InfoBatch
+from infobatch.files import write_atomically
 from infobatch.integrations.versions import require
 from infobatch.loader import PrunedLoader
 from infobatch.per_sample import GRADIENT, PerSample
-from infobatch.policies.baselines.afss import AfssPrune
+from infobatch.policies.baselines.afss import MEASURED_EVERY, QUALITY, AfssPrune
 from infobatch.policies.resolve import resolve_policy
 from infobatch.scoring.detection import detection
 from infobatch.trainers import samples_per_epoch, summary
@@ -33,10 +36,8 @@ if TYPE_CHECKING:
 
     from infobatch.policies.options import Arguments
 
-_ENTRY = "infobatch"  # in Ultralytics' checkpoints
-_QUALITY = "quality"  # in extras: the smaller one of precision and recall
-_EVERY = 5  # epochs, between two measurements of it
-_CONFIDENCE = 0.25  # of the detections that count for it, with an IoU of 0.5
+_ENTRY, _MEASURED = "infobatch", "infobatch_measured"  # in Ultralytics' checkpoints
+_CONFIDENCE = 0.25  # of the detections that count for AFSS, with an IoU of 0.5
 
 # Settings that need a fixed order of the images, a known end, or a loss of another form.
 _UNSUPPORTED = {
@@ -190,16 +191,27 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
         self.metrics = {**self.metrics, **self.train_data.savings.as_dict()}
 
     def save_model(self) -> bool:
-        """Save Ultralytics' checkpoints, with the state of ``train_data`` as one more entry."""
-        saved: bool = super().save_model()
-        checkpoint = torch.load(self.last, map_location="cpu", weights_only=False)
-        buffer = io.BytesIO()
-        torch.save({**checkpoint, _ENTRY: self.train_data.state_dict()}, buffer)
-        is_best = self.best_fitness == self.fitness
-        is_kept = self.save_period > 0 and self.epoch % self.save_period == 0
-        kept = self.wdir / f"epoch{self.epoch}.pt"
-        for path in (self.last, *[self.best] * is_best, *[kept] * is_kept):
-            path.write_bytes(buffer.getbuffer())
+        """Save Ultralytics' checkpoints, with the state of ``train_data`` as one more entry.
+
+        Ultralytics writes them into a temporary folder: a run that is stopped meanwhile still has its last ones.
+        """
+        places = self.wdir, self.last, self.best
+        self.wdir.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=self.wdir) as name:
+            folder = Path(name)
+            self.wdir, self.last, self.best = folder, *(folder / path.name for path in places[1:])
+            try:
+                saved: bool = super().save_model()
+                checkpoint = torch.load(self.last, map_location="cpu", weights_only=False)
+            finally:
+                self.wdir, self.last, self.best = places
+            buffer = io.BytesIO()
+            own = {_ENTRY: self.train_data.state_dict(), _MEASURED: self.measured}
+            torch.save({**checkpoint, **own}, buffer)
+            for file in folder.iterdir():  # the last one, and perhaps the best one and one to keep
+                write_atomically(
+                    self.wdir / file.name, lambda path: path.write_bytes(buffer.getbuffer())
+                )
         return saved
 
     def _load_checkpoint_state(self, ckpt: dict[str, Any]) -> None:
@@ -211,18 +223,24 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
         )
         super()._load_checkpoint_state(ckpt)
         model.criterion = criterion
+        # Passes before an epoch that is repeated were made, too.
+        self.measured = max(self.measured, ckpt.get(_MEASURED, 0))
         self._loaded = ckpt.get(_ENTRY)
         if self._loaded is not None:
             self.train_data.load_state_dict(self._loaded)
 
 
+def smaller_of_precision_and_recall(correct: torch.Tensor, objects: int) -> float:
+    """The smaller one of an image's precision and recall: which detections are right, and how many objects there are."""
+    if not objects or not len(correct):
+        return float(objects == len(correct))
+    return float(correct.sum()) / max(objects, len(correct))
+
+
 def _quality(validator: Any, detected: dict[str, torch.Tensor], labelled: dict[str, Any]) -> float:
-    """The smaller one of an image's precision and recall."""
-    objects, number = len(labelled["cls"]), len(detected["cls"])
-    if not objects or not number:
-        return float(objects == number)
+    """The smaller one of an image's precision and recall, at an IoU of 0.5."""
     matches = validator._process_batch(validator._prepare_pred(detected), labelled)["tp"]
-    return float(matches[:, 0].sum()) / max(objects, number)
+    return smaller_of_precision_and_recall(torch.as_tensor(matches[:, 0]), len(labelled["cls"]))
 
 
 def _begin_epoch(trainer: InfoBatchDetectionTrainer) -> None:
@@ -231,7 +249,7 @@ def _begin_epoch(trainer: InfoBatchDetectionTrainer) -> None:
     train_data.set_epoch(trainer.epoch)
     if isinstance(train_data.policy, AfssPrune):
         count = train_data.num_samples
-        due = trainer.epoch and trainer.epoch % _EVERY == 0
+        due = trainer.epoch and trainer.epoch % MEASURED_EVERY == 0
         trainer.quality = trainer.qualities() if due else torch.full((count,), torch.nan)
         trainer.positions = {path: row for row, path in enumerate(train_data.im_files)}
 
@@ -243,7 +261,7 @@ def _end_epoch(trainer: InfoBatchDetectionTrainer) -> None:
         return
     if quality is not None and not quality.isnan().all() and len(out := train_data.left_out):
         unknown = torch.full((len(out),), torch.nan)  # the loss; it keeps its last one
-        train_data.refresh(unknown, out, extras={_QUALITY: quality[out]})
+        train_data.refresh(unknown, out, extras={QUALITY: quality[out]})
 
 
 def _log_summary(trainer: InfoBatchDetectionTrainer) -> None:
@@ -287,40 +305,60 @@ class _Loader(PrunedLoader):
         self.reset()
 
 
-class _PrunedLoss:
-    """The criterion of the model in training: Ultralytics' own, image by image and weighted."""
+class ImageLosses:
+    """Ultralytics' detection loss image by image, for loops of one's own.
 
-    def __init__(self, criterion: Any, trainer: InfoBatchDetectionTrainer) -> None:
+    ``ImageLosses(model.init_criterion())(preds, batch)`` returns one loss, score and size of the gradient
+    per image; ``losses.mean()`` times the number of images is what the criterion returns.
+
+    Args:
+        criterion: Ultralytics' own, of a model that ends in ``Detect``. Use it only through this object.
+    """
+
+    def __init__(self, criterion: Any) -> None:
         end_to_end = isinstance(criterion, E2ELoss)
         branches = (criterion.one2many, criterion.one2one) if end_to_end else (criterion,)
-        self._criterion, self._trainer = criterion, trainer
+        self._criterion = criterion
         self._branches = [_Branch(branch) for branch in branches]
         if end_to_end:
             self.update = criterion.update  # of the branches' gains, after each epoch
 
-    def __call__(self, preds: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Return the weighted loss times the number of images, and its parts, for the log."""
-        train_data, criterion = self._trainer.train_data, self._criterion
+    def __call__(self, preds: Any, batch: dict[str, Any]) -> PerSample:
+        """Compute the losses of a batch from what the model returned in training or evaluation mode."""
         if len(self._branches) == 1:
             outputs, gains = [self._branches[0].parse(preds)], [1.0]
         else:
             named = self._branches[0].parse(preds)
             outputs = [named["one2many"], named["one2one"]]
-            gains = [criterion.o2m, criterion.o2o]
+            gains = [self._criterion.o2m, self._criterion.o2o]
         for branch, output in zip(self._branches, outputs, strict=True):
             branch.measure(output, batch)
-        whole = _sum([branch.per_image() for branch in self._branches], gains)
+        return _sum([branch.per_image() for branch in self._branches], gains)
+
+    def parts(self) -> dict[str, torch.Tensor]:
+        """Return the parts of the last batch's losses by the names that Ultralytics logs, detached."""
+        logged = self._branches[-1]
+        return {name: logged.per_image(name).losses.detach() for name in logged.parts}
+
+
+class _PrunedLoss:
+    """The criterion of the model in training: Ultralytics' own, image by image and weighted."""
+
+    def __init__(self, criterion: Any, trainer: InfoBatchDetectionTrainer) -> None:
+        self._per_image, self._trainer = ImageLosses(criterion), trainer
+        if hasattr(self._per_image, "update"):
+            self.update = self._per_image.update
+
+    def __call__(self, preds: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Return the weighted loss times the number of images, and its parts, for the log."""
+        train_data, whole = self._trainer.train_data, self._per_image(preds, batch)
         extras = None
         if (quality := self._trainer.quality) is not None:
             rows = [self._trainer.positions[path] for path in batch["im_file"]]
-            extras = {_QUALITY: quality[rows].to(whole.losses.device)}
+            extras = {QUALITY: quality[rows].to(whole.losses.device)}
         loss = train_data.update(whole, extras=extras) * whole.losses.shape[0]
-        logged = self._branches[-1]
-        items = {
-            name: train_data.reweight(logged.per_image(name).losses.detach())
-            for name in logged.parts
-        }
-        return loss, items
+        parts = self._per_image.parts()
+        return loss, {name: train_data.reweight(part) for name, part in parts.items()}
 
 
 class _Branch:

@@ -58,6 +58,8 @@ class Task:
     ``begin_epoch(epoch)`` is called before each epoch's first batch, and again if a run is resumed
     within the epoch, for augmentation that changes from one epoch to the next.
     ``data_of_seed(seed)`` is used instead of ``data()`` where each seed has its own data.
+    ``qualities(model, data)`` returns how good the model is on each sample, from 0 to 1, such as the
+    smaller one of precision and recall; the arm ``afss`` needs it.
     ``proxy()`` is a smaller model that ``losses`` also accepts, for ``infobatch score --proxy``.
     """
 
@@ -86,6 +88,7 @@ class Task:
     begin_epoch: Callable[[int], None] | None = None
     data_of_seed: Callable[[int], tuple[Dataset[Any], Dataset[Any]]] | None = None
     proxy: Callable[[], nn.Module] | None = None
+    qualities: Callable[[nn.Module, Dataset[Any]], torch.Tensor] | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "evaluate_every"):

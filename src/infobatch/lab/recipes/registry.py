@@ -47,6 +47,12 @@ RECIPES: Registry[type[Any], RecipeEntry] = Registry(
             files=("camvid_240x180.zip or CamVid",),
             packages=("PIL",),
         ),
+        "bccd": RecipeEntry(
+            "infobatch.lab.recipes.bccd:Recipe",
+            "detection: blood cells (BCCD), small YOLO11 of Ultralytics, mAP50-95",
+            files=("bccd_320x240.zip or BCCD",),
+            packages=("PIL", "ultralytics"),
+        ),
         "mae": RecipeEntry(
             "infobatch.lab.recipes.mae:Recipe",
             "pretraining: masked autoencoder on CIFAR-10, accuracy of a linear probe",

@@ -28,7 +28,7 @@ from infobatch.policies.options import Options
 from infobatch.pruner import Pruner
 from infobatch.stream import StreamPruner
 
-INFOBATCH, STREAM = "infobatch", "stream"
+INFOBATCH, STREAM, AFSS = "infobatch", "stream", "afss"
 DELTA = 0.875
 LIMITS = ("save", "max_noise", "warmup", "protect_classes", "order")  # of any rule, see InfoBatch
 RUN_OPTIONS = ("delta", "shrink", "scores", "probe", *LIMITS)  # not settings of the policy
@@ -156,6 +156,7 @@ class Arm:
         Such a run measures no gradients, starts from no scores, and keeps its own order and batches.
         """
         by_itself = self.prunes and not self.follows and self.stream is None
+        by_itself = by_itself and self.rule != AFSS  # which measures the model that it trains
         otherwise = {"scores", "probe", "order"} & self._parts[1].keys()
         return by_itself and self.coreset is None and self.shrink == "epoch" and not otherwise
 

@@ -19,6 +19,7 @@ from infobatch import InfoBatch, PerSample, Probe, StreamPruner
 from infobatch.lab.run.data import part_of
 from infobatch.lab.run.result import rounded
 from infobatch.per_sample import GRADIENT
+from infobatch.policies.baselines.afss import MEASURED_EVERY, QUALITY
 from infobatch.savings import FORWARD
 from infobatch.stream import Kept
 
@@ -51,6 +52,9 @@ class Steps(ABC):
 
     def after_backward(self) -> None:  # noqa: B027 - most have nothing to do
         """Called between the backward pass and the optimizer's step."""
+
+    def end_epoch(self) -> None:  # noqa: B027 - most have nothing to do
+        """Called after the epoch's last step, but not if the run ends within the epoch."""
 
     @abstractmethod
     def savings(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -115,6 +119,67 @@ class ProbedSteps(PlannedSteps):
         assert self._samples is not None
         with self._overhead():
             self._data.record(self._samples, extras={GRADIENT: self._probe.sizes})
+
+
+class MeasuredSteps(PlannedSteps):
+    """Steps of AFSS: every fifth epoch begins with measuring how good the model is on each sample."""
+
+    def __init__(
+        self,
+        data: InfoBatch,
+        losses: Losses,
+        overhead: Overhead,
+        measure: Callable[[], torch.Tensor],
+    ) -> None:
+        super().__init__(data, losses, overhead)
+        self._measure = measure
+        self._place = self._measured = 0
+        self._due = False
+        self._quality = torch.full((data.num_samples,), torch.nan)  # which keeps what is known
+
+    def begin_epoch(self) -> None:
+        """Measure before the first step, if it is time: not here, where time is not counted."""
+        super().begin_epoch()
+        self._place = 0
+        self._due = self._data.epoch > 0 and self._data.epoch % MEASURED_EVERY == 0
+        self._quality.fill_(torch.nan)
+
+    def take(self, model: nn.Module, batch: Any) -> Step:
+        """The weighted mean of the batch's losses."""
+        measured = 0
+        if self._due:
+            with self._overhead():
+                self._quality, self._due = self._measure(), False
+            measured = len(self._quality)
+        samples = per_sample(self._losses(model, batch))
+        size = len(samples.losses)
+        rows = self._data.plan.order[self._place : self._place + size]
+        self._place += size
+        with self._overhead():
+            quality = self._quality[rows].to(samples.losses.device)
+            loss = self._data.update(samples, extras={QUALITY: quality})
+        before = round(FORWARD * self._measured)
+        self._measured += measured
+        passes = round(FORWARD * self._measured) - before  # so that the sum is rounded once
+        return Step(loss, size, forwarded=size + passes, backpropagated=size)
+
+    def end_epoch(self) -> None:
+        """Report what was measured of the samples that the epoch left out; their losses are not known."""
+        left_out = self._data.left_out
+        if len(left_out) and not self._quality.isnan().all():
+            unknown = torch.full((len(left_out),), torch.nan)
+            self._data.refresh(unknown, left_out, extras={QUALITY: self._quality[left_out]})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The measurement of the epoch with the visits."""
+        names = ("_place", "_measured", "_due", "_quality")
+        return {**super().state_dict(), **{name: getattr(self, name) for name in names}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the measurement of the epoch."""
+        super().load_state_dict(state)
+        for name in ("_place", "_measured", "_due", "_quality"):
+            setattr(self, name, state[name])
 
 
 class StreamedSteps(Steps):

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +39,7 @@ from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.selection import Selection, charge
 from infobatch.lab.run.settings import RunSettings
 from infobatch.lab.run.steps import (
+    MeasuredSteps,
     PlannedSteps,
     ProbedSteps,
     Step,
@@ -52,6 +53,7 @@ from infobatch.lab.task import Task, TaskError
 from infobatch.memory.export import read_cost, read_scores
 from infobatch.plan import FloatArray
 from infobatch.policies import Policy
+from infobatch.policies.baselines.afss import AfssPrune
 from infobatch.policies.options import name_of
 from infobatch.savings import FORWARD, EpochPasses
 from infobatch.tracks import Track
@@ -105,6 +107,8 @@ class Run:
             epochs=self.epochs,
             budget=settings.budget,
         )
+        if isinstance(policy, AfssPrune):
+            policy = replace(policy, extras=True)  # its scores are not the task's
         data, collate = self.train_set, task.collate
         if self._weighted:
             assert self.coreset is not None
@@ -166,15 +170,31 @@ class Run:
         if self.arm.probe is not None:
             probe = infobatch.Probe(self._layer(self.arm.probe))
             return ProbedSteps(self.train_data, self._losses, self._overhead, probe)
+        if isinstance(self.train_data.policy, AfssPrune):
+            return MeasuredSteps(self.train_data, self._losses, self._overhead, self._qualities())
         if self.arm.stream is None:
             return PlannedSteps(self.train_data, self._losses, self._overhead)
-        if self.world_size > 1:
-            raise TaskError(
-                f"The arm {self.arm.name} was started on {self.world_size} processes, expected one: each "
-                "would train on a different number of samples. Start it without torchrun."
-            )
+        self._require_one_process("each would train on a different number of samples")
         pruner = infobatch.StreamPruner(**self.arm.stream, seed=self.settings.seed)
         return StreamedSteps(self.train_data, self._losses, self._overhead, pruner)
+
+    def _qualities(self) -> Callable[[], torch.Tensor]:
+        """How the quality of each training sample is measured, which AFSS needs."""
+        measure = self.task.qualities
+        if measure is None:
+            raise TaskError(
+                f"{self.task.name} does not define qualities(), which the arm {self.arm.name} needs: "
+                "qualities(model, data) -> how good the model is on each training sample, from 0 to 1."
+            )
+        self._require_one_process("each would measure the quality of all samples")
+        return lambda: measure(self.model, self.train_set)
+
+    def _require_one_process(self, reason: str) -> None:
+        if self.world_size > 1:
+            raise TaskError(
+                f"The arm {self.arm.name} was started on {self.world_size} processes, expected one: "
+                f"{reason}. Start it without torchrun."
+            )
 
     def _choose(self, folder: Path) -> Coreset | None:
         """Choose the subset that the arm trains on, if it does not train on all data."""
@@ -270,8 +290,10 @@ class Run:
                 report(self._standing(epoch, epoch_ended=False))
                 self._start_timing()
                 saved = time.perf_counter()
-        if train_data.pruner.policy.refreshes and not self.ended:
-            self._refresh()
+        if not self.ended:
+            self.steps.end_epoch()
+            if train_data.pruner.policy.refreshes:
+                self._refresh()
         self._stop_timing()
         self._close_epoch(epoch)
         self._save()

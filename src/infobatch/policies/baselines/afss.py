@@ -12,7 +12,8 @@ from infobatch.plan import Strata
 from infobatch.policies.base import Policy, Samples
 from infobatch.policies.checks import check_number, check_smoothing
 
-_CHANNEL = "quality"
+QUALITY = "quality"  # in extras: the smaller one of precision and recall
+MEASURED_EVERY = 5  # epochs
 _REVIEWED = 0.5  # of the easy images of an epoch: the largest part that is overdue
 
 
@@ -82,11 +83,11 @@ class AfssPrune(Policy):
     @property
     def tracks(self) -> tuple[Track, ...]:
         """The epoch of the last visit, and the quality that ``extras`` report."""
-        return (LastVisit(), Latest(_CHANNEL)) if self.extras else (LastVisit(),)
+        return (LastVisit(), Latest(QUALITY)) if self.extras else (LastVisit(),)
 
     def strata(self, samples: Samples) -> Strata:
         """Label 1 for overdue easy images, 2 for other easy ones, 3 for moderate ones that are not overdue."""
-        quality = samples[_CHANNEL] if self.extras else samples.scores
+        quality = samples[QUALITY] if self.extras else samples.scores
         missed = samples.age - 1
         easy: npt.NDArray[np.bool_] = quality > np.float32(self.easy)
         moderate = (quality >= np.float32(self.hard)) & ~easy
