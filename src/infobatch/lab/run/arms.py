@@ -2,7 +2,7 @@
 
 An arm is written as a name with options: ``full``, ``mean:ratio=0.6:delta=0.9``, or, for a custom
 rule, ``my_rules.py:MyRule:ratio=0.3``. ``coreset:el2n@0.3`` trains on a subset chosen beforehand,
-and ``stream:keep=0.5`` on a part of each batch.
+and ``stream:keep=0.5`` on a part of each batch; so does ``proxy:hardest=0.5``, which is experimental.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from infobatch.checks import check_count
+from infobatch.experimental.hardest import Hardest
 from infobatch.lab.options import value_of
 from infobatch.lab.run.coreset_spec import CoresetSpec, parse_coreset, split_coreset
 from infobatch.lab.run.identity import hash_of
@@ -28,11 +30,13 @@ from infobatch.policies.options import Options
 from infobatch.pruner import Pruner
 from infobatch.stream import StreamPruner
 
-INFOBATCH, STREAM = "infobatch", "stream"
+INFOBATCH, STREAM, PROXY = "infobatch", "stream", "proxy"
+WITHIN_BATCHES = (STREAM, PROXY)
 DELTA = 0.875
 LIMITS = ("save", "max_noise", "warmup", "protect_classes", "order")  # of any rule, see InfoBatch
 RUN_OPTIONS = ("delta", "shrink", "scores", "probe", *LIMITS)  # not settings of the policy
 OF_A_STREAM = ("keep", "max_noise", "floor", "window")  # options, see StreamPruner
+HARDEST, EVERY = "hardest", "every"  # options of a proxy: the share kept without weights, see Proxy
 _POLICY_NAMES = {FULL: "none", SHORT: "none", INFOBATCH: "mean"}
 
 
@@ -75,10 +79,31 @@ class Arm:
 
     @property
     def stream(self) -> dict[str, Any] | None:
-        """The settings of the StreamPruner, if samples are left out within each batch."""
-        if self.rule != STREAM:
+        """The settings of what chooses from each batch, if samples are left out there."""
+        if self.rule not in WITHIN_BATCHES:
             return None
-        return {name: value_of(text) for name, text in self._parts[1].items()}
+        options = self._parts[1].items()
+        return {name: value_of(text) for name, text in options if name != EVERY}
+
+    @property
+    def every(self) -> int:
+        """One batch in so many is what a proxy learns from."""
+        every: int = value_of(self._parts[1].get(EVERY, "4"))
+        return every
+
+    def chooser(self, seed: int) -> StreamPruner | Hardest:
+        """What chooses from each batch, by the scores of the model or of a proxy."""
+        settings = self.stream
+        assert settings is not None
+        if HARDEST not in settings:
+            return StreamPruner(**settings, seed=seed)
+        if len(settings) > 1:
+            others = ", ".join(name for name in settings if name != HARDEST)
+            raise ValueError(
+                f"{HARDEST}={settings[HARDEST]} was combined with {others}, expected it alone: it keeps the hardest "
+                "samples without weights, and the others are settings of an unbiased draw."
+            )
+        return Hardest(settings[HARDEST])
 
     @property
     def delta(self) -> float | None:
@@ -191,7 +216,15 @@ class Arm:
                     "policy, such as coreset:el2n@0.3+infobatch, or nothing after the coreset."
                 )
             return
-        known = [FULL, SHORT, RANDOM, INFOBATCH, STREAM, *sorted(set(POLICIES) - {"none", RANDOM})]
+        known = [
+            FULL,
+            SHORT,
+            RANDOM,
+            INFOBATCH,
+            STREAM,
+            PROXY,
+            *sorted(set(POLICIES) - {"none", RANDOM}),
+        ]
         if self.file is None and self.rule not in known:
             raise ValueError(
                 f"There is no arm {self.rule!r}. Expected some of {', '.join(known)}; with options, "
@@ -237,7 +270,10 @@ class Arm:
             )
         try:
             if self.stream is not None:
-                StreamPruner(**self.stream)
+                self.chooser(seed=0)
+                check_count(
+                    "Proxy(): every", self.every, "the proxy learns from one batch in so many"
+                )
             policy = self.policy(num_samples=100, passes=1000, epochs=10, budget=900)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the run itself will warn
@@ -254,8 +290,8 @@ class Arm:
     def _options(self) -> list[str]:
         if not self.prunes:
             return ["order"] if self.rule == FULL else []
-        if self.rule == STREAM:
-            return list(OF_A_STREAM)
+        if self.rule in WITHIN_BATCHES:
+            return [*OF_A_STREAM, *((HARDEST, EVERY) if self.rule == PROXY else ())]
         rule = self._policy_class
         options = [field.name for field in fields(rule) if field.init] if is_dataclass(rule) else []
         return [*options, *RUN_OPTIONS]

@@ -27,9 +27,12 @@ from torch.utils.data import DataLoader, Subset
 
 import infobatch
 from infobatch.coresets import Coreset
+from infobatch.experimental.flops import forward_flops
+from infobatch.experimental.hardest import Hardest
+from infobatch.experimental.proxy import Proxy
 from infobatch.files import write_atomically
 from infobatch.lab.files import from_json
-from infobatch.lab.run.arms import Arm
+from infobatch.lab.run.arms import STREAM, Arm
 from infobatch.lab.run.checkpoint import random_states, read_checkpoint, restore_random_states
 from infobatch.lab.run.data import data_of, seed_everything, to_device
 from infobatch.lab.run.length import steps_for, steps_per_epoch
@@ -41,6 +44,8 @@ from infobatch.lab.run.settings import RunSettings
 from infobatch.lab.run.steps import (
     PlannedSteps,
     ProbedSteps,
+    ProxiedSteps,
+    Recording,
     Step,
     Steps,
     StreamedSteps,
@@ -173,8 +178,35 @@ class Run:
                 f"The arm {self.arm.name} was started on {self.world_size} processes, expected one: each "
                 "would train on a different number of samples. Start it without torchrun."
             )
-        pruner = infobatch.StreamPruner(**self.arm.stream, seed=self.settings.seed)
-        return StreamedSteps(self.train_data, self._losses, self._overhead, pruner)
+        chooser = self.arm.chooser(self.settings.seed)
+        if isinstance(chooser, infobatch.StreamPruner) and self.arm.rule == STREAM:
+            return StreamedSteps(self.train_data, self._losses, self._overhead, chooser)
+        return self._proxied_steps(chooser)
+
+    def _proxied_steps(self, chooser: infobatch.StreamPruner | Hardest) -> Steps:
+        """Steps on what the task's proxy keeps, which is trained like the model."""
+        if self.task.proxy is None:
+            raise TaskError(
+                f"{self.task.name} does not define proxy(), which the arm {self.arm.name} needs: a smaller model that "
+                "losses() also accepts."
+            )
+        with torch.random.fork_rng():  # the model's random numbers are those of the other arms
+            small = self.task.proxy().to(self.device)
+            inputs = self._inputs()
+        optimizer = self.task.optimizer(small, self.settings.learning_rate)
+        schedule = EndingSchedule(self.task.schedule(optimizer, self.total_steps), self.total_steps)
+        cost = forward_flops(small, inputs) / forward_flops(self.model, inputs)
+        proxy = Proxy(small, optimizer, chooser, cost=cost, every=self.arm.every)
+        return ProxiedSteps(self.train_data, self._losses, self._overhead, proxy, schedule)
+
+    def _inputs(self) -> torch.Tensor:
+        """What the model is called with for a few samples, to count its operations."""
+        samples = [self.train_data[index] for index in range(min(8, self.num_samples))]
+        inputs: list[torch.Tensor] = []
+        with torch.no_grad():
+            recording = Recording(self.model, inputs).eval()
+            self._losses(recording, to_device(self.loader.collate_fn(samples), self.device))
+        return inputs[0]
 
     def _choose(self, folder: Path) -> Coreset | None:
         """Choose the subset that the arm trains on, if it does not train on all data."""
