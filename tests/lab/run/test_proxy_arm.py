@@ -37,11 +37,11 @@ def run_of(folder, arm, task=None, **more):
 
 
 def test_what_chooses():
-    biased = Arm("proxy:hardest=0.4:every=2").chooser(seed=3)
+    biased = Arm("proxy:hardest=0.4:every=2").chooser(seed=3, ramp=9)
     assert isinstance(biased, Hardest)
     assert biased.keep == 0.4
     assert Arm("proxy:hardest=0.4:every=2").every == 2
-    unbiased = Arm("proxy:keep=0.3:max_noise=0.1").chooser(seed=3)
+    unbiased = Arm("proxy:keep=0.3:max_noise=0.1").chooser(seed=3, ramp=9)
     assert isinstance(unbiased, StreamPruner)
     assert (unbiased.keep, unbiased.max_noise, unbiased.seed) == (0.3, 0.1, 3)
     assert Arm("proxy").every == 4, "as published"

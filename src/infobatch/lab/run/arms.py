@@ -2,7 +2,8 @@
 
 An arm is written as a name with options: ``full``, ``mean:ratio=0.6:delta=0.9``, or, for a custom
 rule, ``my_rules.py:MyRule:ratio=0.3``. ``coreset:el2n@0.3`` trains on a subset chosen beforehand,
-and ``stream:keep=0.5`` on a part of each batch; so does ``proxy:hardest=0.5``, which is experimental.
+and ``stream:keep=0.5`` on a part of each batch; so do
+``proxy:hardest=0.5`` and ``blocking:layer=2:rarest=0.6``, which are experimental.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ from infobatch.policies.options import Options
 from infobatch.pruner import Pruner
 from infobatch.stream import StreamPruner
 
-INFOBATCH, STREAM, PROXY = "infobatch", "stream", "proxy"
-WITHIN_BATCHES = (STREAM, PROXY)
+INFOBATCH, STREAM, PROXY, BLOCKING = "infobatch", "stream", "proxy", "blocking"
 DELTA = 0.875
 LIMITS = ("save", "max_noise", "warmup", "protect_classes", "order")  # of any rule, see InfoBatch
 RUN_OPTIONS = ("delta", "shrink", "scores", "probe", *LIMITS)  # not settings of the policy
 OF_A_STREAM = ("keep", "max_noise", "floor", "window")  # options, see StreamPruner
-HARDEST, EVERY = "hardest", "every"  # options of a proxy: the share kept without weights, see Proxy
+HARDEST, RAREST = "hardest", "rarest"  # the share of a batch that is kept without weights
+WITHIN_BATCHES = {  # the arms, and their options
+    STREAM: OF_A_STREAM,
+    PROXY: (*OF_A_STREAM, HARDEST, "every"),
+    BLOCKING: (*OF_A_STREAM, RAREST, "layer"),
+}
 _POLICY_NAMES = {FULL: "none", SHORT: "none", INFOBATCH: "mean"}
 
 
@@ -83,27 +88,37 @@ class Arm:
         if self.rule not in WITHIN_BATCHES:
             return None
         options = self._parts[1].items()
-        return {name: value_of(text) for name, text in options if name != EVERY}
+        return {name: value_of(text) for name, text in options if name not in ("every", "layer")}
 
     @property
     def every(self) -> int:
         """One batch in so many is what a proxy learns from."""
-        every: int = value_of(self._parts[1].get(EVERY, "4"))
+        every: int = value_of(self._parts[1].get("every", "4"))
         return every
 
-    def chooser(self, seed: int) -> StreamPruner | Hardest:
-        """What chooses from each batch, by the scores of the model or of a proxy."""
+    @property
+    def layer(self) -> str | None:
+        """The layer of the model after which samples are left out."""
+        return self._parts[1].get("layer")
+
+    def chooser(self, *, seed: int, ramp: int) -> StreamPruner | Hardest:
+        """What chooses from each batch: an unbiased draw, or those with the highest scores.
+
+        By rarity, the share that is left out rises over ``ramp`` batches.
+        """
         settings = self.stream
         assert settings is not None
-        if HARDEST not in settings:
+        biased = {HARDEST, RAREST} & settings.keys()
+        if not biased:
             return StreamPruner(**settings, seed=seed)
+        (name,) = biased
         if len(settings) > 1:
-            others = ", ".join(name for name in settings if name != HARDEST)
+            others = ", ".join(other for other in settings if other != name)
             raise ValueError(
-                f"{HARDEST}={settings[HARDEST]} was combined with {others}, expected it alone: it keeps the hardest "
-                "samples without weights, and the others are settings of an unbiased draw."
+                f"{name}={settings[name]} was combined with {others}, expected it alone: it keeps samples without "
+                "weights, and the others are settings of an unbiased draw."
             )
-        return Hardest(settings[HARDEST])
+        return Hardest(settings[name], ramp=ramp if name == RAREST else 0)
 
     @property
     def delta(self) -> float | None:
@@ -221,8 +236,7 @@ class Arm:
             SHORT,
             RANDOM,
             INFOBATCH,
-            STREAM,
-            PROXY,
+            *WITHIN_BATCHES,
             *sorted(set(POLICIES) - {"none", RANDOM}),
         ]
         if self.file is None and self.rule not in known:
@@ -263,6 +277,11 @@ class Arm:
             raise ValueError(
                 f"--arms got {self.name!r}: shrink={options['shrink']}, expected epoch or batch."
             )
+        if self.rule == BLOCKING and self.layer is None:
+            raise ValueError(
+                f"--arms got {self.name!r} without a layer, expected the name of the model's last layer that sees every "
+                "sample, such as blocking:layer=2:rarest=0.6."
+            )
         if self.scores is not None and not self.scores.is_file():
             raise ValueError(
                 f"--arms got {self.name!r}, but there is no file {self.scores}. Expected scores that "
@@ -270,7 +289,7 @@ class Arm:
             )
         try:
             if self.stream is not None:
-                self.chooser(seed=0)
+                self.chooser(seed=0, ramp=0)
                 check_count(
                     "Proxy(): every", self.every, "the proxy learns from one batch in so many"
                 )
@@ -291,7 +310,7 @@ class Arm:
         if not self.prunes:
             return ["order"] if self.rule == FULL else []
         if self.rule in WITHIN_BATCHES:
-            return [*OF_A_STREAM, *((HARDEST, EVERY) if self.rule == PROXY else ())]
+            return list(WITHIN_BATCHES[self.rule])
         rule = self._policy_class
         options = [field.name for field in fields(rule) if field.init] if is_dataclass(rule) else []
         return [*options, *RUN_OPTIONS]

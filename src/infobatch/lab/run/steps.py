@@ -1,7 +1,8 @@
 """Training steps: which samples of a batch are trained on, and what that costs.
 
 Most arms train on every sample of a batch, because the epoch's plan has already left out the
-others. The arms ``stream`` and ``proxy`` score the whole batch first, and train on a part of it.
+others. The arms ``stream`` and ``proxy`` score the whole batch first, and train on a part of it;
+``blocking`` leaves samples out after a layer of the model.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from infobatch import InfoBatch, PerSample, Probe, StreamPruner
+from infobatch.experimental.blocking import Blocking, PredictedSizes
 from infobatch.experimental.hardest import Hardest
 from infobatch.experimental.proxy import Proxy
 from infobatch.lab.run.data import part_of
@@ -254,6 +256,45 @@ class ProxiedSteps(PartialSteps):
         """Continue where the proxy's schedule was."""
         super().load_state_dict(state)
         self._schedule.load_state_dict(state["schedule"])
+
+
+class BlockedSteps(PartialSteps):
+    """Steps in which samples are left out after a layer of the model, for models with a row per sample.
+
+    For tasks whose ``losses`` calls the model once, with one tensor, and treats the rows of its output
+    independently of one another.
+    """
+
+    _chooser: Blocking
+
+    def take(self, model: nn.Module, batch: Any) -> Step:
+        """The loss of what is left in."""
+        blocking = self._chooser
+        whole = per_sample(self._losses(Spread(model, blocking), batch))
+        kept = blocking.kept
+        losses = whole.losses[kept.index]
+        with self._overhead():
+            if isinstance(blocking.scorer, PredictedSizes):
+                sizes = sizes_of(whole)[kept.index]
+                blocking.scorer.learn(blocking.features, sizes, kept.weights)
+            known = torch.full_like(whole.losses.detach(), torch.nan)
+            known[kept.index] = losses.detach()
+            self._record(kept, PerSample(known, known))
+        return self._step(kept, losses)
+
+
+class Spread(nn.Module):
+    """A model whose outputs have zeros in the rows of the samples that were left out."""
+
+    def __init__(self, model: nn.Module, blocking: Blocking) -> None:
+        super().__init__()
+        self.model, self.blocking = model, blocking
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """A row for each input."""
+        outputs: torch.Tensor = self.model(inputs)
+        rows = outputs.new_zeros((len(inputs), *outputs.shape[1:]))
+        return rows.index_copy(0, self.blocking.kept.index, outputs)
 
 
 class Recording(nn.Module):

@@ -27,12 +27,13 @@ from torch.utils.data import DataLoader, Subset
 
 import infobatch
 from infobatch.coresets import Coreset
-from infobatch.experimental.flops import forward_flops
+from infobatch.experimental.blocking import Blocking, PredictedSizes, Rarity
+from infobatch.experimental.flops import forward_flops, share_before
 from infobatch.experimental.hardest import Hardest
 from infobatch.experimental.proxy import Proxy
 from infobatch.files import write_atomically
 from infobatch.lab.files import from_json
-from infobatch.lab.run.arms import STREAM, Arm
+from infobatch.lab.run.arms import PROXY, Arm
 from infobatch.lab.run.checkpoint import random_states, read_checkpoint, restore_random_states
 from infobatch.lab.run.data import data_of, seed_everything, to_device
 from infobatch.lab.run.length import steps_for, steps_per_epoch
@@ -42,6 +43,7 @@ from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.selection import Selection, charge
 from infobatch.lab.run.settings import RunSettings
 from infobatch.lab.run.steps import (
+    BlockedSteps,
     PlannedSteps,
     ProbedSteps,
     ProxiedSteps,
@@ -156,7 +158,7 @@ class Run:
         self.snapshot: dict[str, torch.Tensor] = {}
 
     def _layer(self, name: str) -> nn.Module:
-        """The layer of the model that an arm's probe is for."""
+        """The layer of the model that an arm names."""
         try:
             return self.model.get_submodule(name)
         except AttributeError:
@@ -178,10 +180,21 @@ class Run:
                 f"The arm {self.arm.name} was started on {self.world_size} processes, expected one: each "
                 "would train on a different number of samples. Start it without torchrun."
             )
-        chooser = self.arm.chooser(self.settings.seed)
-        if isinstance(chooser, infobatch.StreamPruner) and self.arm.rule == STREAM:
-            return StreamedSteps(self.train_data, self._losses, self._overhead, chooser)
-        return self._proxied_steps(chooser)
+        chooser = self.arm.chooser(seed=self.settings.seed, ramp=self.total_steps // 2)
+        if self.arm.rule == PROXY:
+            return self._proxied_steps(chooser)
+        if self.arm.layer is not None:
+            return self._blocked_steps(self._layer(self.arm.layer), chooser)
+        assert isinstance(chooser, infobatch.StreamPruner)
+        return StreamedSteps(self.train_data, self._losses, self._overhead, chooser)
+
+    def _blocked_steps(self, layer: nn.Module, chooser: infobatch.StreamPruner | Hardest) -> Steps:
+        """Steps in which samples are left out after a layer of the model."""
+        with torch.random.fork_rng():
+            cost = share_before(layer, self.model, self._inputs())
+        scorer = Rarity() if isinstance(chooser, Hardest) else PredictedSizes()
+        blocking = Blocking(layer, scorer, chooser, cost=cost)
+        return BlockedSteps(self.train_data, self._losses, self._overhead, blocking)
 
     def _proxied_steps(self, chooser: infobatch.StreamPruner | Hardest) -> Steps:
         """Steps on what the task's proxy keeps, which is trained like the model."""
