@@ -275,6 +275,22 @@ def test_probe_page(tmp_path, capsys):
         assert f"| {row['network']} | `{row['layer']}` | {figures} |" in page
 
 
+def test_experimental_page(capsys):
+    """The examples follow one another; each method leaves samples out, at a counted cost."""
+    namespace = {}
+    proxied, blocked, unbiased = examples("docs/experimental.md")
+    exec(compile(proxied, "experimental.md", "exec"), namespace)
+    assert namespace["proxy"].savings.scored == 512
+    assert namespace["proxy"].savings.trained == 256
+    assert 0 < namespace["proxy"].savings.forward_cost < 0.05
+    exec(compile(blocked, "experimental.md", "exec"), namespace)
+    published = namespace["blocking"].savings
+    assert 0 < published.fraction < 0.4, "the first layers see every sample"
+    assert capsys.readouterr().out.count("Saved ") == 2
+    exec(compile(unbiased, "experimental.md", "exec"), namespace)
+    assert namespace["blocking"].savings.trained < 512
+
+
 class StoppedError(Exception):
     """A run that was stopped after a checkpoint."""
 

@@ -237,6 +237,53 @@ def test_rotating_draws_leave_no_sample_out_for_long(draws):
     assert not (left_out[:-2] & left_out[1:-1] & left_out[2:]).any()
 
 
+@pytest.fixture
+def between(monkeypatch):
+    monkeypatch.syspath_prepend(EVIDENCE.parent)
+    return importlib.import_module("bias_rules")
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+def test_a_bias_fades(between):
+    """Weights are 1 in the first epoch and those of the noise budget in the last, between them in between."""
+    weights = weights_by_epoch(between.FadingBias(tau=0.5), epochs=201)
+    unbiased = weights_by_epoch(between.AutoPrune(tau=0.5), epochs=201)
+    assert torch.equal(weights == 0, unbiased == 0), "the same samples are kept"
+    kept = unbiased > 0
+    power = torch.arange(1, 201)[:, None] / 200
+    expected = torch.where(kept, unbiased**power, torch.zeros(()))
+    assert weights == pytest.approx(expected, rel=0.05)
+    assert weights[0].max() < 1.05
+    assert torch.equal(weights[-1], unbiased[-1])
+    assert unbiased.max() == 1.5, "30 samples are one stratum"
+    constant = weights_by_epoch(between.FadingBias(tau=0.5, end=0.0), epochs=20)
+    assert set(constant.unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+def test_greedy_first_and_unbiased_later(between):
+    weights = weights_by_epoch(between.GreedyThenAuto(tau=0.5), epochs=20)
+    assert set(weights[:9].unique().tolist()) == {0.0, 1.0}
+    assert (weights[:9] > 0).sum(1).tolist() == [19] * 9, "40% are left out, in whole samples"
+    assert weights[9:].max() == 1.5
+    assert weights[9:].sum(1) == pytest.approx(torch.full((10,), 30.0), rel=1e-3)
+
+
+def test_an_upper_bound_keeps_what_varies_more_often(between):
+    generator = torch.Generator().manual_seed(0)
+    pruner = infobatch.Pruner(64, 100, policy=between.UpperBoundAuto(tau=0.5))
+    visits = torch.zeros(64)
+    for epoch in range(100):
+        pruner.set_epoch(epoch)
+        order = torch.tensor(list(pruner.sampler))
+        visits[order] += 1
+        noise = torch.rand(64, generator=generator) < 0.5
+        scores = torch.where(noise, 0.1, 1.3)  # of the first half; on average 0.7
+        scores[32:] = 0.7
+        pruner.update(scores[order])
+    assert visits[:32].mean() > 1.1 * visits[32:].mean()
+
+
 def test_a_follow_up_takes_the_runs_that_it_shares(monkeypatch, tmp_path):
     """Those of the same arm, length and seed, and their grids; not those of other arms."""
     monkeypatch.syspath_prepend(EVIDENCE)

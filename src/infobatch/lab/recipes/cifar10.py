@@ -22,7 +22,7 @@ from infobatch.lab.recipes.augmentation import (
     shifted_and_flipped,
 )
 from infobatch.lab.recipes.image_classification import ImageClassification
-from infobatch.lab.recipes.image_networks import NETWORKS
+from infobatch.lab.recipes.image_networks import NETWORKS, PROXIES
 from infobatch.lab.smoke import SMOKE_TRAIN
 
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -132,13 +132,20 @@ class Recipe(ImageClassification):
 
     def model(self) -> nn.Module:
         """The chosen network."""
-        model = self._airbench() if self.is_airbench else NETWORKS[self.network]()
+        model = self._airbench(1) if self.is_airbench else NETWORKS[self.network]()
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    def _airbench(self) -> Airbench:
-        """The network with a whitening layer for the first training images."""
+    def proxy(self) -> nn.Module:
+        """The same network at a quarter of its widths."""
+        model = self._airbench(4) if self.is_airbench else PROXIES[self.network]()
+        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def _airbench(self, divisor: int) -> Airbench:
+        """The network, of widths divided by that, with a whitening layer for the first training images."""
         images, _ = self.images.train(min(WHITENED, self.num_images))
-        return Airbench(standardised(torch.from_numpy(images)), self.group_widths, self.precision)
+        first, second, third = (max(1, width // divisor) for width in self.group_widths)
+        whitened = standardised(torch.from_numpy(images))
+        return Airbench(whitened, (first, second, third), self.precision)
 
     def prepare(self, images: torch.Tensor) -> torch.Tensor:
         """Standardise the colours."""

@@ -34,6 +34,10 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "cnn": partial(fashion.small_cnn, 16),
     "small_resnet": partial(resnet, (16, 32, 64), colours=1),
 }
+PROXIES: dict[str, Callable[[], nn.Module]] = {
+    "cnn": partial(fashion.small_cnn, 4),
+    "small_resnet": partial(resnet, (4, 8, 16), colours=1),
+}
 
 
 @dataclass
@@ -89,6 +93,10 @@ class Recipe(ImageClassification):
     def model(self) -> nn.Module:
         """The chosen network."""
         return NETWORKS[self.network]().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def proxy(self) -> nn.Module:
+        """The same network at a quarter of its widths."""
+        return PROXIES[self.network]().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def prepare(self, images: torch.Tensor) -> torch.Tensor:
         """Use the memory format in which convolutions are fastest here."""

@@ -74,3 +74,9 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "small_resnet": partial(resnet, (16, 32, 64)),
     "vit": VisionTransformer,
 }
+# The same networks at a quarter of their widths.
+PROXIES: dict[str, Callable[[], nn.Module]] = {
+    "resnet": partial(resnet, (8, 16, 32)),
+    "small_resnet": partial(resnet, (4, 8, 16)),
+    "vit": partial(VisionTransformer, 24),
+}

@@ -2,7 +2,8 @@
 
 An arm is written as a name with options: ``full``, ``mean:ratio=0.6:delta=0.9``, or, for a custom
 rule, ``my_rules.py:MyRule:ratio=0.3``. ``coreset:el2n@0.3`` trains on a subset chosen beforehand,
-and ``stream:keep=0.5`` on a part of each batch.
+and ``stream:keep=0.5`` on a part of each batch; so do
+``proxy:hardest=0.5`` and ``blocking:layer=2:rarest=0.6``, which are experimental.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from infobatch.checks import check_count
+from infobatch.experimental.hardest import Hardest
 from infobatch.lab.options import value_of
 from infobatch.lab.run.coreset_spec import CoresetSpec, parse_coreset, split_coreset
 from infobatch.lab.run.identity import hash_of
@@ -28,11 +31,17 @@ from infobatch.policies.options import Options
 from infobatch.pruner import Pruner
 from infobatch.stream import StreamPruner
 
-INFOBATCH, STREAM, AFSS = "infobatch", "stream", "afss"
+INFOBATCH, STREAM, AFSS, PROXY, BLOCKING = "infobatch", "stream", "afss", "proxy", "blocking"
 DELTA = 0.875
 LIMITS = ("save", "max_noise", "warmup", "protect_classes", "order")  # of any rule, see InfoBatch
 RUN_OPTIONS = ("delta", "shrink", "scores", "probe", *LIMITS)  # not settings of the policy
 OF_A_STREAM = ("keep", "max_noise", "floor", "window")  # options, see StreamPruner
+HARDEST, RAREST = "hardest", "rarest"  # the share of a batch that is kept without weights
+WITHIN_BATCHES = {  # the arms, and their options
+    STREAM: OF_A_STREAM,
+    PROXY: (*OF_A_STREAM, HARDEST, "every"),
+    BLOCKING: (*OF_A_STREAM, RAREST, "layer"),
+}
 _POLICY_NAMES = {FULL: "none", SHORT: "none", INFOBATCH: "mean"}
 
 
@@ -75,10 +84,41 @@ class Arm:
 
     @property
     def stream(self) -> dict[str, Any] | None:
-        """The settings of the StreamPruner, if samples are left out within each batch."""
-        if self.rule != STREAM:
+        """The settings of what chooses from each batch, if samples are left out there."""
+        if self.rule not in WITHIN_BATCHES:
             return None
-        return {name: value_of(text) for name, text in self._parts[1].items()}
+        options = self._parts[1].items()
+        return {name: value_of(text) for name, text in options if name not in ("every", "layer")}
+
+    @property
+    def every(self) -> int:
+        """One batch in so many is what a proxy learns from."""
+        every: int = value_of(self._parts[1].get("every", "4"))
+        return every
+
+    @property
+    def layer(self) -> str | None:
+        """The layer of the model after which samples are left out."""
+        return self._parts[1].get("layer")
+
+    def chooser(self, *, seed: int, ramp: int) -> StreamPruner | Hardest:
+        """What chooses from each batch: an unbiased draw, or those with the highest scores.
+
+        By rarity, the share that is left out rises over ``ramp`` batches.
+        """
+        settings = self.stream
+        assert settings is not None
+        biased = {HARDEST, RAREST} & settings.keys()
+        if not biased:
+            return StreamPruner(**settings, seed=seed)
+        (name,) = biased
+        if len(settings) > 1:
+            others = ", ".join(other for other in settings if other != name)
+            raise ValueError(
+                f"{name}={settings[name]} was combined with {others}, expected it alone: it keeps samples without "
+                "weights, and the others are settings of an unbiased draw."
+            )
+        return Hardest(settings[name], ramp=ramp if name == RAREST else 0)
 
     @property
     def delta(self) -> float | None:
@@ -196,7 +236,14 @@ class Arm:
                     "policy, such as coreset:el2n@0.3+infobatch, or nothing after the coreset."
                 )
             return
-        known = [FULL, SHORT, RANDOM, INFOBATCH, STREAM, *sorted(set(POLICIES) - {"none", RANDOM})]
+        known = [
+            FULL,
+            SHORT,
+            RANDOM,
+            INFOBATCH,
+            *WITHIN_BATCHES,
+            *sorted(set(POLICIES) - {"none", RANDOM}),
+        ]
         if self.file is None and self.rule not in known:
             raise ValueError(
                 f"There is no arm {self.rule!r}. Expected some of {', '.join(known)}; with options, "
@@ -235,6 +282,11 @@ class Arm:
             raise ValueError(
                 f"--arms got {self.name!r}: shrink={options['shrink']}, expected epoch or batch."
             )
+        if self.rule == BLOCKING and self.layer is None:
+            raise ValueError(
+                f"--arms got {self.name!r} without a layer, expected the name of the model's last layer that sees every "
+                "sample, such as blocking:layer=2:rarest=0.6."
+            )
         if self.scores is not None and not self.scores.is_file():
             raise ValueError(
                 f"--arms got {self.name!r}, but there is no file {self.scores}. Expected scores that "
@@ -242,7 +294,10 @@ class Arm:
             )
         try:
             if self.stream is not None:
-                StreamPruner(**self.stream)
+                self.chooser(seed=0, ramp=0)
+                check_count(
+                    "Proxy(): every", self.every, "the proxy learns from one batch in so many"
+                )
             policy = self.policy(num_samples=100, passes=1000, epochs=10, budget=900)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the run itself will warn
@@ -259,8 +314,8 @@ class Arm:
     def _options(self) -> list[str]:
         if not self.prunes:
             return ["order"] if self.rule == FULL else []
-        if self.rule == STREAM:
-            return list(OF_A_STREAM)
+        if self.rule in WITHIN_BATCHES:
+            return list(WITHIN_BATCHES[self.rule])
         rule = self._policy_class
         options = [field.name for field in fields(rule) if field.init] if is_dataclass(rule) else []
         return [*options, *RUN_OPTIONS]

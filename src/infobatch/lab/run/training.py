@@ -27,9 +27,13 @@ from torch.utils.data import DataLoader, Subset
 
 import infobatch
 from infobatch.coresets import Coreset
+from infobatch.experimental.blocking import Blocking, PredictedSizes, Rarity
+from infobatch.experimental.flops import forward_flops, share_before
+from infobatch.experimental.hardest import Hardest
+from infobatch.experimental.proxy import Proxy
 from infobatch.files import write_atomically
 from infobatch.lab.files import from_json
-from infobatch.lab.run.arms import Arm
+from infobatch.lab.run.arms import PROXY, Arm
 from infobatch.lab.run.checkpoint import random_states, read_checkpoint, restore_random_states
 from infobatch.lab.run.data import data_of, seed_everything, to_device
 from infobatch.lab.run.length import steps_for, steps_per_epoch
@@ -39,9 +43,12 @@ from infobatch.lab.run.schedule import EndingSchedule
 from infobatch.lab.run.selection import Selection, charge
 from infobatch.lab.run.settings import RunSettings
 from infobatch.lab.run.steps import (
+    BlockedSteps,
     MeasuredSteps,
     PlannedSteps,
     ProbedSteps,
+    ProxiedSteps,
+    Recording,
     Step,
     Steps,
     StreamedSteps,
@@ -155,7 +162,7 @@ class Run:
         self.snapshot: dict[str, torch.Tensor] = {}
 
     def _layer(self, name: str) -> nn.Module:
-        """The layer of the model that an arm's probe is for."""
+        """The layer of the model that an arm names."""
         try:
             return self.model.get_submodule(name)
         except AttributeError:
@@ -175,8 +182,46 @@ class Run:
         if self.arm.stream is None:
             return PlannedSteps(self.train_data, self._losses, self._overhead)
         self._require_one_process("each would train on a different number of samples")
-        pruner = infobatch.StreamPruner(**self.arm.stream, seed=self.settings.seed)
-        return StreamedSteps(self.train_data, self._losses, self._overhead, pruner)
+        chooser = self.arm.chooser(seed=self.settings.seed, ramp=self.total_steps // 2)
+        if self.arm.rule == PROXY:
+            return self._proxied_steps(chooser)
+        if self.arm.layer is not None:
+            return self._blocked_steps(self._layer(self.arm.layer), chooser)
+        assert isinstance(chooser, infobatch.StreamPruner)
+        return StreamedSteps(self.train_data, self._losses, self._overhead, chooser)
+
+    def _blocked_steps(self, layer: nn.Module, chooser: infobatch.StreamPruner | Hardest) -> Steps:
+        """Steps in which samples are left out after a layer of the model."""
+        with torch.random.fork_rng():
+            cost = share_before(layer, self.model, self._inputs())
+        scorer = Rarity() if isinstance(chooser, Hardest) else PredictedSizes()
+        blocking = Blocking(layer, scorer, chooser, cost=cost)
+        return BlockedSteps(self.train_data, self._losses, self._overhead, blocking)
+
+    def _proxied_steps(self, chooser: infobatch.StreamPruner | Hardest) -> Steps:
+        """Steps on what the task's proxy keeps, which is trained like the model."""
+        if self.task.proxy is None:
+            raise TaskError(
+                f"{self.task.name} does not define proxy(), which the arm {self.arm.name} needs: a smaller model that "
+                "losses() also accepts."
+            )
+        with torch.random.fork_rng():  # the model's random numbers are those of the other arms
+            small = self.task.proxy().to(self.device)
+            inputs = self._inputs()
+        optimizer = self.task.optimizer(small, self.settings.learning_rate)
+        schedule = EndingSchedule(self.task.schedule(optimizer, self.total_steps), self.total_steps)
+        cost = forward_flops(small, inputs) / forward_flops(self.model, inputs)
+        proxy = Proxy(small, optimizer, chooser, cost=cost, every=self.arm.every)
+        return ProxiedSteps(self.train_data, self._losses, self._overhead, proxy, schedule)
+
+    def _inputs(self) -> torch.Tensor:
+        """What the model is called with for a few samples, to count its operations."""
+        samples = [self.train_data[index] for index in range(min(8, self.num_samples))]
+        inputs: list[torch.Tensor] = []
+        with torch.no_grad():
+            recording = Recording(self.model, inputs).eval()
+            self._losses(recording, to_device(self.loader.collate_fn(samples), self.device))
+        return inputs[0]
 
     def _qualities(self) -> Callable[[], torch.Tensor]:
         """How the quality of each training sample is measured, which AFSS needs."""
