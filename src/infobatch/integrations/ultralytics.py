@@ -74,6 +74,9 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
     pruning: ClassVar[dict[str, Any]] = {"policy": "auto"}
     train_data: InfoBatch
     metrics: dict[str, Any]
+    wdir: Path
+    last: Path
+    best: Path
     quality: torch.Tensor | None
     positions: dict[str, int]
 
@@ -195,11 +198,12 @@ class InfoBatchDetectionTrainer(DetectionTrainer):  # type: ignore[misc]
 
         Ultralytics writes them into a temporary folder: a run that is stopped meanwhile still has its last ones.
         """
-        places = self.wdir, self.last, self.best
+        places = (self.wdir, self.last, self.best)
         self.wdir.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=self.wdir) as name:
             folder = Path(name)
-            self.wdir, self.last, self.best = folder, *(folder / path.name for path in places[1:])
+            self.wdir = folder
+            self.last, self.best = (folder / path.name for path in places[1:])
             try:
                 saved: bool = super().save_model()
                 checkpoint = torch.load(self.last, map_location="cpu", weights_only=False)
