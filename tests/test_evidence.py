@@ -145,7 +145,7 @@ def test_savings_of_every_arm_from_its_lengths_together_and_at_all_datas_quality
 
 def test_rows_without_an_interval_do_not_stand_beside_rows_with_one(tables, stored):
     names = ("frontier-covertype", "frontier-camvid")
-    rows = [(name, f"docs/{name}.md", stored.stored_results(name)) for name in names]
+    rows = [(name, f"docs/{name}.md", stored.shown_results(name)) for name in names]
     lines = tables.rules_table(rows)
     assert [line.partition("]")[0] for line in lines[2:]] == ["| [frontier-covertype"]
     assert lines[2].endswith("| 29% (25–33%) |")

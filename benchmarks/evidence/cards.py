@@ -24,7 +24,7 @@ from tables import arm_savings, difference, typed
 
 from infobatch.lab.run.arms import INFOBATCH, Arm
 from infobatch.lab.stats.intervals import decimals
-from infobatch.lab.stats.runs import FULL, FULL_LENGTH, mean_and_deviation
+from infobatch.lab.stats.runs import FULL, FULL_LENGTH, label_of, mean_and_deviation
 from infobatch.policies import POLICIES
 
 CARDS = ROOT / "docs" / "policies"
@@ -85,7 +85,7 @@ def rows_of(name: str, title: str) -> Iterator[tuple[str, Row]]:
         saved = savings.get(row.arm)
         cells = (
             f"[{title}](../results/{name}.md)",
-            f"`{typed(row.arm)}`",
+            f"`{typed(label_of(row.arm))}`",
             str(len(row.seeds)),
             f"{results.settings.metric} {mean_and_deviation(row.metric, digits)}",
             f"{row.saved_fraction:.1%}",

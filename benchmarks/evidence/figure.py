@@ -15,15 +15,22 @@ import matplotlib.pyplot as plt
 from PIL import Image
 from tables import plain_name
 
-from infobatch.lab.compare.results import read_results
+from infobatch.lab.compare.results import labelled, read_results
 from infobatch.lab.report.looks import looks_of
 from infobatch.lab.stats.runs import Summary
 
 FIRST_PICTURE = "saving.png"  # on the README's first screen
-OURS = ("auto", "noise")  # the names of our rule in comparisons
-COLOURS = (
-    "#3d4450", "#2563c9", "#b45309", "#0f7b6c", "#a21caf",
-    "#4d7c0f", "#be123c", "#0891b2", "#ca8a04", "#7f1d1d",
+COLOURS = (  # by the number of a look
+    "#3d4450",
+    "#2563c9",
+    "#b45309",
+    "#0f7b6c",
+    "#a21caf",
+    "#4d7c0f",
+    "#be123c",
+    "#0891b2",
+    "#ca8a04",
+    "#7f1d1d",
 )  # fmt: skip
 
 
@@ -37,14 +44,14 @@ def is_current(picture: Path, folder: Path) -> bool:
 
 def draw(folder: Path, picture: Path) -> None:
     """Draw the arms with 95% intervals over seeds."""
-    results = read_results(folder)
+    results = labelled(read_results(folder))
     arms, summaries = results.settings.arms, results.summaries
     if len(arms) > len(COLOURS):
         raise ValueError(f"{folder} has {len(arms)} arms, and there are {len(COLOURS)} colours.")
     figure, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
     low, high = range_of_interest(summaries)
     everything = True
-    for (arm, look), colour in zip(looks_of(arms).items(), COLOURS, strict=False):
+    for arm, look in looks_of(arms).items():
         rows = sorted((row for row in summaries if row.arm == arm), key=lambda row: row.length)
         rows = [row for row in rows if row.metric is not None]
         costs = np.array([row.samples_forwarded / 1000 for row in rows])
@@ -54,7 +61,7 @@ def draw(folder: Path, picture: Path) -> None:
         if not all(low <= mean <= high for mean in means):
             label, everything = f"{label} (partly off the figure)", False
         axis.errorbar(
-            costs, means, half, color=colour, marker=look.marker, ls=look.dash, capsize=2,
+            costs, means, half, color=COLOURS[look.number], marker=look.marker, ls=look.dash, capsize=2,
             lw=2.6 if arm == "full" else 1.4, label=label,
         )  # fmt: skip
     if not everything:
@@ -69,21 +76,16 @@ def draw(folder: Path, picture: Path) -> None:
 
 def draw_saving(folder: Path, picture: Path) -> None:
     """Draw all data and our rule alone, with an arrow from one curve to the other at equal quality."""
-    results = read_results(folder)
+    results = labelled(read_results(folder))
     figure, axis = plt.subplots(figsize=(8, 3.6), layout="constrained")
     curves = {}
-    for rule, colour, label in (
-        ("full", COLOURS[0], "all data, for fewer epochs"),
-        *((rule, COLOURS[4], "auto") for rule in OURS),
-    ):
-        rows = [
-            row for row in results.summaries if row.arm.partition(":")[0] == rule and row.metric
-        ]
-        if not rows:
-            continue
+    looks = looks_of(("full", "auto"))
+    for arm, label in (("full", "all data, for fewer epochs"), ("auto", "auto")):
+        rows = [row for row in results.summaries if row.arm == arm and row.metric]
         rows.sort(key=lambda row: row.length)
         costs = np.array([row.samples_forwarded / 1000 for row in rows])
         means = np.array([row.metric.mean for row in rows])
+        colour = COLOURS[looks[arm].number]
         axis.plot(costs, means, color=colour, marker="o", lw=2.4, label=label)
         at_full = next(number for number, row in enumerate(rows) if row.length == 1)
         curves[label] = (costs, means, at_full)

@@ -16,7 +16,7 @@ from pathlib import Path
 from figure import FIRST_PICTURE, draw, draw_saving, is_current
 from forecasts import forecast_block
 from screens import screen_tables
-from stored import ROOT, STORED, is_stored, shared_runs, stored_results
+from stored import ROOT, STORED, is_stored, shared_runs, shown_results, stored_results
 from studies import DEMO, STUDIES, Study
 from tables import (
     arms_table,
@@ -33,6 +33,7 @@ from tables import (
 )
 
 from infobatch.lab.compare.results import Results
+from infobatch.lab.stats.runs import label_of
 
 PAGES = ROOT / "docs" / "results"
 PICTURES = ROOT / "docs" / "images"
@@ -93,7 +94,7 @@ def curves(folder: str) -> Iterator[tuple[str, str, Results]]:
     for study in STUDIES:
         if study.has_curve and is_stored(study.name):
             name = study.headline or study.title
-            yield name, f"{folder}{study.name}.md", stored_results(study.name)
+            yield name, f"{folder}{study.name}.md", shown_results(study.name)
 
 
 def timed_curves() -> Iterator[tuple[str, str, Results]]:
@@ -110,7 +111,7 @@ def frontiers(folder: str) -> Iterator[tuple[str, str, Results]]:
 
 def demo_block() -> str:
     """What was compared and what it says, then a row for each arm."""
-    results = stored_results(DEMO.name)
+    results = shown_results(DEMO.name)
     ((train, test),) = {(run.num_samples, run.num_test) for run in results.runs}
     count = len(results.settings.seeds)
     made = how_it_was_made(results)
@@ -140,7 +141,7 @@ def screens_block() -> str:
 
 def study_page(study: Study) -> str:
     """A whole page."""
-    results = stored_results(study.name)
+    results = shown_results(study.name)
     has_subsets = any(map(is_coreset, results.settings.arms))
     subsets = [*coreset_table(results, study.paper), ""] if has_subsets else []
     lines = [f"# {study.title}", "", study.says, ""]
@@ -155,7 +156,7 @@ def study_page(study: Study) -> str:
         *subsets,
         how_it_was_made(results) + not_yet(study, results) + in_common(study),
         "",
-        f"Repeat it: `{results.settings.command}`. Raw data: `benchmarks/results/{study.name}/results.json`, in "
+        f"Repeat it: `{stored_results(study.name).settings.command}`. Raw data: `benchmarks/results/{study.name}/results.json`, in "
         "[this format](../results-schema.md).",
     ]
     return "\n".join(lines) + "\n"
@@ -166,8 +167,8 @@ def not_yet(study: Study, results: Results) -> str:
     made = {(row.arm, row.length) for row in results.summaries}
     missing: dict[str, list[str]] = {}
     for arm, length in study.cells:
-        if (arm, length) not in made:
-            missing.setdefault(arm, []).append(f"{length:g}")
+        if not made & {(arm, length), (label_of(arm), length)}:
+            missing.setdefault(label_of(arm), []).append(f"{length:g}")
     if not missing:
         return ""
     arms = "; ".join(f"`{typed(arm)}` at {', '.join(lengths)}" for arm, lengths in missing.items())
@@ -201,7 +202,7 @@ def index_block(stored: list[Study]) -> str:
         "|---|---|",
     ]
     for study in stored:
-        words = finding(stored_results(study.name))
+        words = finding(shown_results(study.name))
         lines.append(f"| [{study.title}]({study.name}.md) | {words} |")
     return "\n".join(lines) + "\n"
 

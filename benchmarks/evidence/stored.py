@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from infobatch.lab.compare.results import Results, read_results
+from infobatch.lab.compare.results import Results, labelled, read_results
 from infobatch.lab.stats.decision import conclude
 from infobatch.lab.stats.runs import Question, Record
 
@@ -28,6 +28,12 @@ def stored_results(name: str) -> Results:
     """The results of a study; its conclusions may have been drawn by an earlier version."""
     results = read_results(STORED / name)
     return replace(results, conclusions=conclude(results.runs, question_of(results)))
+
+
+@cache
+def shown_results(name: str) -> Results:
+    """The same, with the names of arms that tables and sentences show."""
+    return labelled(stored_results(name))
 
 
 def question_of(results: Results) -> Question:

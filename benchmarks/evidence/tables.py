@@ -19,7 +19,7 @@ RULES = {
     "random": ("random pruning", ("random",)),
     "infobatch": ("the paper's mean rule", ("infobatch", "mean")),
     "quantile": ("the paper's two bands", ("quantile",)),
-    "auto": ("`auto`, our noise budget", ("auto", "noise")),
+    "auto": ("`auto`, our noise budget", ("auto",)),
 }
 # When pruning helps, by what the network has left to learn, and the studies of each.
 REGIMES = {
@@ -31,8 +31,7 @@ NAMES = {
     "infobatch": "`infobatch` (the paper's mean rule)",
     "quantile": "`quantile` (the paper's two-band rule)",
     "auto": "`auto` (our noise budget: tau = 0.2, delta = 1)",
-    "noise:tau=0.2:delta=1.0": "`noise` (our noise budget: tau = 0.2, delta = 1)",
-    "noise:tau=0.2:delta=1.0:gradient=root": "`noise` (our noise budget: tau = 0.2, delta = 1, for squared errors)",
+    "auto:gradient=root": "`auto` (our noise budget: tau = 0.2, delta = 1, for squared errors)",
 }
 
 

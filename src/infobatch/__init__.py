@@ -1,6 +1,6 @@
-"""InfoBatch: train on less data, get the same model.
+"""InfoBatch: cheaper training over many epochs, by unbiased pruning of the data.
 
-Each epoch leaves out, at random, some of the samples whose loss is below the mean, and scales up the
+Each epoch leaves out, at random, some of the samples that the network has learned, and scales up the
 loss of those that stay, so that the expected gradient is that of the full data.
 
 The public names are in ``infobatch/public.py``, which is imported on first use.

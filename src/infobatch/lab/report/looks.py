@@ -4,18 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 from infobatch.lab.report.svg import COLOURS, DASHES, MARKERS
+
+# What well-known rules look like in every comparison; the others have what is left.
+_OWN = {
+    "full": 0,
+    "random": 1,
+    "infobatch": 2,
+    "mean": 2,
+    "quantile": 3,
+    "auto": 4,
+    "epsilon_greedy": 5,
+    "ucb": 6,
+}
 
 
 @dataclass(frozen=True)
 class Look:
     """An arm's colour, marker and dash: any two of them distinguish arms without the third."""
 
-    colour: str
-    marker: str
-    dash: Any
+    number: int
+
+    @property
+    def colour(self) -> str:
+        """The colour in the report."""
+        return COLOURS[self.number % len(COLOURS)]
+
+    @property
+    def marker(self) -> str:
+        """The marker of a point."""
+        return MARKERS[self.number % len(MARKERS)]
+
+    @property
+    def dash(self) -> Any:
+        """The dashes of a line."""
+        return DASHES[self.number % len(DASHES)]
 
     def line(self) -> dict[str, Any]:
         """Arguments of a plotted line."""
@@ -23,11 +49,24 @@ class Look:
 
 
 def looks_of(arms: Sequence[str]) -> dict[str, Look]:
-    """Colours, markers and dashes by arm."""
-    return {
-        arm: Look(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], DASHES[i % len(DASHES)])
-        for i, arm in enumerate(arms)
-    }
+    """Looks by arm: a rule's own, if no arm before it in the list has it, else one that is left.
+
+    >>> looks_of(["full", "auto", "auto:shrink=batch"])["auto"].number
+    4
+    """
+    numbers: dict[str, int] = {}
+    for arm in sorted(arms, key=lambda arm: ":" in arm):  # rules without options come first
+        own = _OWN.get(arm.partition(":")[0])
+        if own is not None and own not in numbers.values():
+            numbers[arm] = own
+    taken, nobodys = set(numbers.values()), max(_OWN.values()) + 1
+    free = (
+        number
+        for number in chain([nobodys], range(nobodys), count(nobodys + 1))
+        if number not in taken
+    )
+    left = {arm: next(free) for arm in arms if arm not in numbers}
+    return {arm: Look((numbers | left)[arm]) for arm in arms}
 
 
 def folded(arm: str) -> str:
