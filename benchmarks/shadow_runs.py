@@ -56,6 +56,7 @@ TASKS = (
     "fresh-fashion",
     "wrong-labels-fashion",
     "frontier-covertype",
+    "wide-cifar10",
     "frontier-cifar10",
     "few-epochs-alpaca",
     "few-epochs-gsm8k",

@@ -24,7 +24,7 @@ RULES = {
 # When pruning helps, by what the network has left to learn, and the studies of each.
 REGIMES = {
     "most samples learned before its end": ("demo", "fresh-fashion", "frontier-covertype"),
-    "much to learn everywhere until its end": ("frontier-cifar10",),
+    "much to learn everywhere until its end": ("wide-cifar10",),
     "only a few epochs": ("few-epochs-alpaca",),
 }
 NAMES = {
