@@ -62,10 +62,11 @@ class Recipe:
     A sample is ``(image, boxes)``: pixels as uint8, and rows of a class, -1 where there is no box, with
     the centre, the width and the height. Images are flipped, zoomed and shifted; there is no mosaic.
 
-    The choices are for speed, in core-seconds per epoch on one Zen 4 core: the nano model 11.2, with
-    half the channels 5.2, with convolutions in bfloat16 3.9, and at half the size (``scale=2``) 1.7 with the
-    augmentation. Of 60 epochs on a validation split, half lose 5.6 points (50.1 instead of 55.7), and at half the
-    size 6.1 (33.8 instead of 39.9).
+    The choices are for speed: on one Zen 4 core an epoch of the nano model takes 11.2 core-seconds, with half
+    the channels 5.2; at half the size (``scale=2``) it takes 3.6 on a core without AVX-512. All in float32:
+    bfloat16 is faster only on processors that have it, and seven times slower elsewhere. Of 60 epochs on a
+    validation split (then in bfloat16), half lost 5.6 points (50.1 instead of 55.7), and at half the size 6.1
+    (33.8 instead of 39.9).
 
     Options:
         scale: divide height and width by this, 1 or 2.
@@ -115,10 +116,8 @@ class Recipe:
     def losses(self, model: nn.Module, batch: Any) -> PerSample:
         """The box, class and DFL losses of each image."""
         images, boxes = zoomed_and_flipped(*batch)
-        with torch.autocast(images.device.type, torch.bfloat16):
-            outputs = model(images)
         per_image = ImageLosses(unwrap_model(model).init_criterion())
-        return per_image(in_float32(outputs), as_ultralytics(images, boxes))
+        return per_image(model(images), as_ultralytics(images, boxes))
 
     def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
         """The average precision in percent, the mean over classes and IoUs of 0.5 to 0.95."""
@@ -193,15 +192,6 @@ def as_ultralytics(images: torch.Tensor, boxes: torch.Tensor) -> dict[str, torch
         "cls": listed[:, :1],
         "bboxes": listed[:, 1:],
     }
-
-
-def in_float32(outputs: Any) -> Any:
-    """The outputs of a model, in which the loss needs more precision than the layers."""
-    if isinstance(outputs, torch.Tensor):
-        return outputs.float()
-    if isinstance(outputs, dict):
-        return {name: in_float32(output) for name, output in outputs.items()}
-    return type(outputs)(map(in_float32, outputs))
 
 
 def detections(
