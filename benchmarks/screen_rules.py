@@ -9,14 +9,16 @@ import numpy as np
 from infobatch.plan import Strata
 from infobatch.policies.base import Policy, Samples
 from infobatch.policies.gradient import gradient_size
-from infobatch.policies.importance import Histogram, ImportancePrune, largest_slope
+from infobatch.policies.importance import ImportancePrune
 from infobatch.policies.mean import MeanPrune
 from infobatch.policies.noise import NoisePrune
+from infobatch.policies.proportional import Histogram, largest_slope
 from infobatch.policies.random import RandomPrune
+from infobatch.tracks import Track
 
 
 @dataclass(frozen=True)
-class SizeEma:
+class SizeEma(Track):
     """A moving average of the gradient's size, or of its square, instead of the loss."""
 
     smoothing: float

@@ -1,6 +1,7 @@
 """Studies: stored as they are made, and continued from what is stored."""
 
 import importlib
+import inspect
 import json
 import shutil
 import subprocess
@@ -235,6 +236,23 @@ def test_rotating_draws_leave_no_sample_out_for_long(draws):
     assert weights.sum(1) == pytest.approx(torch.full((199,), 30.0))
     # Of 9 that were left out, 8 are kept next, and the last one comes first after that.
     assert not (left_out[:-2] & left_out[1:-1] & left_out[2:]).any()
+
+
+@pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
+@pytest.mark.parametrize("name", ["screen_rules", "draw_rules", "bias_rules"])
+def test_every_rule_of_the_studies_can_be_trained_with(name, monkeypatch):
+    monkeypatch.syspath_prepend(EVIDENCE.parent)
+    module = importlib.import_module(name)
+    rules = [
+        rule
+        for rule in vars(module).values()
+        if inspect.isclass(rule) and rule.__module__ == name
+        if issubclass(rule, infobatch.Policy) and not inspect.isabstract(rule)
+    ]
+    assert rules
+    for rule in rules:
+        weights = weights_by_epoch(rule(), epochs=4)
+        assert torch.isfinite(weights).all(), rule
 
 
 @pytest.fixture

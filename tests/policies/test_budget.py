@@ -183,7 +183,7 @@ def test_initial_scores_let_the_first_epoch_save_too():
             {"save": 0.65, "policy": POLICIES["importance"](floor=0.3), "delta": 1.0},
             "save=0.65 is not possible in 10 epochs: at most 0.63 is, because the first epoch is "
             "whole because nothing is known yet (initial_scores= would prune it too), and of 10 epochs "
-            "only 9 can leave samples out, at most 70% each by ImportancePrune(ratio=0.5, floor=0.3,",
+            "only 9 can leave samples out, at most 70% each by ImportancePrune(floor=0.3,",
         ),
         (
             10,

@@ -9,7 +9,7 @@ from infobatch.plan import Strata
 from infobatch.plan.draw import keep_counts
 from infobatch.policies import POLICIES, ImportancePrune, NoisePrune
 from infobatch.policies.gradient import added_noise, gradient_size, limit_noise, squares_by_stratum
-from infobatch.policies.importance import Histogram
+from infobatch.policies.proportional import Histogram
 from remembered import kept_by, losses_by_epoch, samples_after
 
 pytestmark = [
@@ -42,7 +42,7 @@ def probabilities(g, tau, floor, rank_by=None):
 @pytest.mark.parametrize(("tau", "floor"), [(0.05, 0.1), (0.1, 0.25), (0.2, 0.1), (0.5, 0.01)])
 def test_probabilities_add_tau_and_are_proportional_to_the_gradient(gradient, tau, floor):
     losses = losses_by_epoch(1, SIZE)
-    policy = NoisePrune(tau, floor, smoothing=0.0, gradient=gradient)
+    policy = NoisePrune(tau, floor=floor, smoothing=0.0, gradient=gradient)
     strata = policy.strata(samples_after(policy, losses))
     g = sizes_of(losses[0], gradient)
     p = np.array([1.0, *strata.keep])[strata.labels]

@@ -23,7 +23,7 @@ class AutoPrune(NoisePrune):
       search had not seen; which they are, and what it saved, is in ``docs/results``.
 
     >>> AutoPrune()
-    AutoPrune(tau=0.2, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy', label_smoothing=0.0, num_classes=None)
+    AutoPrune(floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy', label_smoothing=0.0, num_classes=None, tau=0.2)
     """
 
     tau: float = 0.2

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infobatch.memory.tracks import Track
 from infobatch.plan import Strata
-from infobatch.policies.base import Gradient, Policy, Samples
+from infobatch.policies.base import Samples
 from infobatch.policies.checks import check_number
-from infobatch.policies.gradient import check_label_smoothing, sizing_of
-from infobatch.policies.importance import (
-    check_proportional,
-    histogram_of,
-    largest_slope,
-    tracks_of_sizes,
-)
 from infobatch.policies.levels import Array
+from infobatch.policies.proportional import ProportionalPolicy, largest_slope
 
 
 @dataclass(frozen=True)
-class NoisePrune(Policy):
+class NoisePrune(ProportionalPolicy):
     """Leave out as many samples as add at most ``tau`` to the noise of the gradient.
 
     Over an epoch of SGD the noise is Σ g², where g is the size of a sample's gradient; keeping samples
@@ -41,48 +34,27 @@ class NoisePrune(Policy):
 
     Args:
         tau: the noise that pruning may add, relative to that of full-data training.
-        floor: the smallest probability of being kept, whose inverse is the largest weight.
-        smoothing: rank by a moving average of the scores, in which the earlier ones have this share
-            of the weight.
-        aging: the share by which g grows with each epoch since the last visit.
-        gradient: how g follows from the score: ``"cross_entropy"``, ``"root"`` (a squared error) or
-            ``"score"`` (the score is g). Losses of :mod:`infobatch.scoring` need no setting: with
-            ``"cross_entropy"`` the sizes that they report are used wherever they know better.
-        label_smoothing: of the cross-entropies, if plain losses are passed to ``update``.
-        num_classes: the number of classes, which ``label_smoothing`` needs.
+        floor, smoothing, aging, gradient, label_smoothing, num_classes: by name; see
+            :class:`~infobatch.policies.proportional.ProportionalPolicy`.
 
     Raises:
         ValueError: if a setting is out of its range; the message has the range.
 
     >>> NoisePrune(tau=0.2)
-    NoisePrune(tau=0.2, floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy', label_smoothing=0.0, num_classes=None)
+    NoisePrune(floor=0.25, smoothing=0.7, aging=0.0, gradient='cross_entropy', label_smoothing=0.0, num_classes=None, tau=0.2)
     """
 
     tau: float = 0.1
-    floor: float = 0.25
-    smoothing: float = 0.7
-    aging: float = 0.0
-    gradient: Gradient = "cross_entropy"
-    label_smoothing: float = 0.0
-    num_classes: int | None = None
     budget = "none"
-    shardable = True
 
     def __post_init__(self) -> None:
         why = "the noise that pruning may add, relative to that of full-data training"
-        rule = type(self).__name__
-        check_number(f"{rule}(tau=…)", self.tau, why, least=0)
-        check_proportional(rule, self.floor, self.smoothing, self.aging, self.gradient)
-        check_label_smoothing(rule, self.label_smoothing, self.num_classes, self.gradient)
-
-    @property
-    def tracks(self) -> tuple[Track, ...]:
-        """The sizes of the gradients, if they are reported, and the last visit, if age counts."""
-        return tracks_of_sizes(self.gradient, self.smoothing, self.aging)
+        check_number(f"{type(self).__name__}(tau=…)", self.tau, why, least=0)
+        super().__post_init__()
 
     def strata(self, samples: Samples) -> Strata:
         """Group the samples by their probabilities."""
-        histogram = histogram_of(samples, sizing_of(self), self.aging)
+        histogram = self.histogram(samples)
         allowed = self.tau * float(histogram.squares.sum())
 
         def adds_enough(keep: Array) -> bool:
