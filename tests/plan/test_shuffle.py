@@ -6,14 +6,15 @@ from scipy import stats
 
 from infobatch.plan import whole_plan
 from infobatch.plan.draw import _in_order
+from infobatch.plan.plan import Packing
 from infobatch.plan.shuffle import Bijection, rows_in_random_order
 
 SIZE = 1 << 17  # the smallest that is not a permutation of numpy's
 
 
 def in_random_order(labels, num_classes):
-    streams = np.random.SeedSequence(0).spawn(2)
-    return _in_order(labels, num_classes, streams[0], None, streams[1])
+    packing = Packing.of(len(labels), num_classes)
+    return _in_order(labels, packing, np.random.SeedSequence(0)), packing.row_bits
 
 
 def order_of(size, seed=0):

@@ -9,9 +9,11 @@ import torch
 
 import infobatch
 from infobatch.plan import Strata, draw_plan, whole_plan
-from infobatch.plan.stratified import choose_step, spread_classes
+from infobatch.plan.plan import Packing
+from infobatch.plan.shuffle import rows_in_random_order
+from infobatch.plan.stratified import choose_step, class_quotas, draw_by_class
 
-RANKS = (1, 2, 4, 8, 16)
+RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 
 def classes_of(count, shares, seed):
@@ -21,7 +23,7 @@ def classes_of(count, shares, seed):
 
 def bound(samples):
     """What docs/usage.md states: at most this many more or fewer of a class than its share."""
-    return 1 + math.log2(samples)
+    return 1.25 + math.log2(samples)
 
 
 @pytest.mark.parametrize(
@@ -40,34 +42,57 @@ def test_every_prefix_and_every_batch_of_every_rank_is_a_miniature(count, shares
             visited = classes[order[rank::ranks]]
             counts = np.zeros((len(visited) + 1, len(share)))
             counts[1:] = np.cumsum(np.eye(len(share))[visited], 0)
-            for size in (*range(1, 17), 64, 128, len(visited)):
+            for size in (1, 2, 3, 4, 7, 8, 16, 64, 128, len(visited)):
                 if size <= len(visited):
                     batches = counts[size:] - counts[:-size]  # from every position on
                     assert np.abs(batches - size * share).max() <= bound(size)
             prefixes = np.arange(1, len(visited) + 1)
             off = np.abs(counts[1:] - prefixes[:, None] * share).max(1)
-            assert (off <= 1 + np.log2(prefixes)).all()
+            assert (off <= 1.25 + np.log2(prefixes)).all()
 
 
 def test_slow_reference():
-    """The order of the docstring as a plain loop: a ring, class by class, walked with a step."""
+    """The docstring as plain loops: quotas, a ring in random order, walked with a step."""
     rng = np.random.default_rng(0)
-    for count in (2, 3, 50, 1000):
-        codes = rng.permutation(count).astype(np.uint32)
+    for count in (2, 3, 50, 70_000):
+        labels = rng.integers(0, 3, count).astype(np.uint8)
         classes = rng.integers(0, 5, count).astype(np.uint8)
-        generator = np.random.default_rng(1)
+        sizes = np.bincount(labels, minlength=3)
+        targets = np.array([sizes[0], (sizes[1] + 1) // 2, (sizes[2] + 4) // 5])
+        streams = {
+            "order_stream": np.random.SeedSequence(1),
+            "class_stream": np.random.SeedSequence(2),
+        }
+
+        generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence(2)))
+        cells = [
+            (stratum, group) for stratum in range(3) for group in range(int(classes.max()) + 1)
+        ]
+        members = {cell: [] for cell in cells}
+        for block in rows_in_random_order(count, np.random.SeedSequence(1)):
+            for row in block[block < count].tolist():
+                members[int(labels[row]), int(classes[row])].append(row)
+        offset, quotas, exact, taken = generator.random(), {}, 0.0, 0
+        for stratum, group in cells:
+            exact += len(members[stratum, group]) * targets[stratum] / max(sizes[stratum], 1)
+            quotas[stratum, group] = math.floor(round(exact, 6) + offset) - taken
+            taken += quotas[stratum, group]
         places = generator.permutation(int(classes.max()) + 1).tolist()
-        ring = sorted(range(count), key=lambda i: places[classes[i]])  # stable
-        step, start = choose_step(count, generator), int(generator.integers(count))
-        expected = [codes[ring[(start + p * step) % count]] for p in range(count)]
-        for kind in (np.uint32, np.uint64):
-            spread = spread_classes(codes.astype(kind), classes, np.random.default_rng(1))
-            assert spread.tolist() == expected
+        ring = [
+            (row, stratum)
+            for stratum, group in sorted(cells, key=lambda cell: (places[cell[1]], cell[0]))
+            for row in members[stratum, group][: quotas[stratum, group]]
+        ]
+        step, start = choose_step(len(ring), generator), int(generator.integers(len(ring)))
+        walked = [ring[(start + p * step) % len(ring)] for p in range(len(ring))]
+        for packing in (Packing.of(count, 3), Packing(np.uint64, 20)):
+            codes = draw_by_class(labels, classes, targets, packing, **streams)
+            assert codes.tolist() == [s << packing.row_bits | row for row, s in walked]
 
 
 def test_every_sample_is_equally_often_at_every_position():
     classes = np.array([0] * 7 + [1] * 3 + [2], np.uint8)
-    count, epochs = len(classes), 6000
+    count, epochs = len(classes), 2500
     seen = np.zeros((count, count))
     for epoch in range(epochs):
         order = whole_plan(count, seed=0, epoch=epoch, classes=classes).order.numpy()
@@ -87,24 +112,70 @@ def test_within_a_class_every_order_is_equally_likely():
     assert all(abs(n - 500) < 4.5 * math.sqrt(3000 * 5 / 36) for n in orders.values())
 
 
-def test_what_is_kept_and_its_weight_do_not_depend_on_the_order():
+def test_every_class_keeps_its_share_of_every_stratum():
     strata = Strata((np.arange(3000) % 3).astype(np.uint8), (0.3, 0.8))
     classes = classes_of(3000, [5, 1, 1], 0)
-    plain = draw_plan(strata, seed=2, epoch=5)
-    spread = draw_plan(strata, seed=2, epoch=5, classes=classes)
-    assert np.array_equal(np.sort(plain.codes), np.sort(spread.codes))
-    assert not np.array_equal(plain.codes, spread.codes)
-    kept = classes[spread.order.numpy()]
-    share = np.bincount(kept) / len(kept)
-    for start in range(0, len(kept) - 64, 64):
-        off = np.abs(np.bincount(kept[start : start + 64], minlength=3) - 64 * share)
+    plan = draw_plan(strata, seed=2, epoch=5, classes=classes)
+    order = plan.order.numpy()
+    kept = np.bincount(3 * strata.labels[order] + classes[order], minlength=9)
+    shares = np.array([1, 0.3, 0.8]).repeat(3) * np.bincount(3 * strata.labels + classes)
+    assert (np.abs(kept - shares) < 1).all()
+    assert kept.reshape(3, 3).sum(1).tolist() == [1000, 300, 800]
+    assert float(plan.weights.sum()) == 3000
+    for start in range(0, len(order) - 64, 64):
+        batch = classes[order[start : start + 64]]
+        off = np.abs(np.bincount(batch, minlength=3) - 64 * shares.reshape(3, 3).sum(0) / 2100)
         assert off.max() <= bound(64)
+
+
+def test_a_draw_by_class_is_unbiased():
+    """Every sample is kept with the probability that its weight makes up for, and every pair of a cell alike."""
+    labels = np.array([0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2], np.uint8)
+    classes = np.array([0, 0, 0, 0, 0, 1, 1, 2, 0, 1, 1], np.uint8)
+    strata, epochs = Strata(labels, (0.43, 0.34)), 2500
+    weights, together = np.zeros(len(labels)), np.zeros((4, 4))
+    for epoch in range(epochs):
+        plan = draw_plan(strata, seed=3, epoch=epoch, classes=classes)
+        order = plan.order.numpy()
+        weights[order] += plan.weights.numpy()
+        kept = np.isin(np.arange(1, 5), order)
+        together += np.outer(kept, kept)
+        assert float(plan.weights.sum()) == pytest.approx(11)
+    # A weight is 0 or at most 3, so its variance is at most 2.
+    assert weights / epochs == pytest.approx(np.ones(11), abs=4.5 * math.sqrt(2 / epochs))
+    pairs = together[np.triu_indices(4, 1)]
+    assert pairs == pytest.approx(np.full(6, pairs.mean()), abs=4.5 * math.sqrt(pairs.mean()))
+
+
+def test_quotas_are_exact_on_average():
+    """By going through all offsets: every cell's mean number is its exact share."""
+
+    class Offset:
+        def __init__(self, offset):
+            self.offset = offset
+
+        def random(self):
+            return self.offset
+
+    sizes, strata = np.array([4, 3, 0, 2, 5, 1]), np.array([0, 0, 0, 1, 1, 1])
+    targets = np.array([4, 3])
+    offsets = (np.arange(5600) + 0.5) / 5600  # 7 and 8 divide 5600, so every jump lies between two
+    quotas = np.array([class_quotas(sizes, strata, targets, Offset(o)) for o in offsets])
+    exact = sizes * np.array([4 / 7] * 3 + [3 / 8] * 3)
+    assert quotas.mean(0) == pytest.approx(exact, abs=1e-12)
+    assert (np.abs(quotas - exact) < 1).all()
+    assert (quotas[:, :3].sum(1) == 4).all()
+    assert (quotas[:, 3:].sum(1) == 3).all()
 
 
 def test_as_many_classes_as_samples():
     classes = np.arange(70_000, dtype=np.uint32)
     order = whole_plan(len(classes), seed=0, epoch=0, classes=classes).order
     assert torch.equal(order.sort().values, torch.arange(len(classes)))
+    strata = Strata((classes % 200).astype(np.uint8), tuple(np.linspace(0.1, 0.9, 199)))
+    plan = draw_plan(strata, seed=0, epoch=0, classes=classes)
+    kept = np.bincount(strata.labels[plan.order.numpy()])
+    assert kept[1:].tolist() == [round(350 * share) for share in strata.keep]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 6])

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from infobatch.plan.plan import ALL, Plan, Shard
+from infobatch.plan.plan import ALL, Packing, Plan, Shard
 from infobatch.plan.shuffle import rows_in_random_order
 from infobatch.plan.strata import LabelArray, Strata
-from infobatch.plan.stratified import spread_classes
+from infobatch.plan.stratified import draw_by_class
 
 DROPPED = 255  # the label of a sample that is not in the plan
 _BLOCK = 1 << 16  # samples drawn at a time, so that temporaries stay in the CPU cache
@@ -53,8 +53,8 @@ def draw_plan(
 ) -> Plan:
     """Draw an epoch's samples, exactly k of n in each stratum, in random order.
 
-    With ``classes``, the number of each sample's class from 0, every class is spread evenly over the epoch,
-    see :mod:`infobatch.plan.stratified`; which samples are kept does not depend on it.
+    With ``classes``, the number of each sample's class from 0, every class keeps its share of each stratum
+    and is spread evenly over the epoch, see :mod:`infobatch.plan.stratified`.
 
     Whether a sample is kept, and where, depends on (seed, epoch) and its own index and stratum. A
     draw therefore changes little when few scores change: a sample that crosses a threshold moves,
@@ -67,15 +67,29 @@ def draw_plan(
     weights = np.ones(len(sizes))
     if strata.weights not in ("inverse", "ones"):
         weights[1:] = strata.weights
+    targets = sizes
     if any(share < 1 for share in strata.keep):
         targets = keep_counts(sizes, strata.keep)
-        labels = _keep_exactly(strata, sizes, targets, keep_stream, repair_stream)
         if strata.weights == "inverse":
             weights = np.divide(sizes, targets, out=weights, where=targets > 0)
     elif (weights == 1).all() and sizes[1:].any():  # otherwise they are 0 already
         labels = np.zeros_like(labels)
-    codes, row_bits = _in_order(labels, len(sizes), order_stream, classes, class_stream)
-    return Plan(len(labels), codes, row_bits, weights, strata.thresholds, shard)
+        targets = sizes = np.array([len(labels), *np.zeros_like(sizes[1:])])
+    packing = Packing.of(len(labels), len(sizes))
+    if classes is not None:
+        codes = draw_by_class(
+            labels,
+            classes,
+            targets,
+            packing,
+            order_stream=order_stream,
+            class_stream=class_stream,
+        )
+    else:
+        if targets is not sizes:
+            labels = _keep_exactly(strata, sizes, targets, keep_stream, repair_stream)
+        codes = _in_order(labels, packing, order_stream)
+    return Plan(len(labels), codes, packing.row_bits, weights, strata.thresholds, shard)
 
 
 def _sizes(labels: LabelArray, strata: int) -> npt.NDArray[np.int64]:
@@ -249,31 +263,16 @@ def _choose(
 
 
 def _in_order(
-    labels: LabelArray,
-    num_classes: int,
-    stream: np.random.SeedSequence,
-    classes: npt.NDArray[Any] | None,
-    class_stream: np.random.SeedSequence,
-) -> tuple[npt.NDArray[Any], int]:
-    """Pack the samples that are not dropped into codes, in random order or each class spread evenly."""
+    labels: LabelArray, packing: Packing, stream: np.random.SeedSequence
+) -> npt.NDArray[Any]:
+    """Pack the samples that are not dropped into codes, in random order."""
     count = len(labels)
-    row_bits = max(1, (count - 1).bit_length())
-    code: Any = np.uint32 if row_bits + (num_classes - 1).bit_length() <= 32 else np.uint64
-    codes = np.empty(count - np.count_nonzero(labels == DROPPED), code)
-    classes_of_codes = None if classes is None else np.empty(len(codes), classes.dtype)
+    codes = np.empty(count - np.count_nonzero(labels == DROPPED), packing.dtype)
     filled = 0
     for rows in rows_in_random_order(count, stream):
         block = labels.take(rows, mode="clip")  # of a number that is no row, anything
         kept = np.flatnonzero((block != DROPPED) & (rows < count))
-        packed = block.astype(code)
-        packed <<= code(row_bits)
-        packed |= rows.astype(code, copy=False)
-        into = slice(filled, filled + len(kept))
-        packed.take(kept, out=codes[into], mode="clip")
-        if classes is not None and classes_of_codes is not None:
-            classes_of_codes[into] = classes[rows[kept]]
+        packed = packing.pack(rows, block)
+        packed.take(kept, out=codes[filled : filled + len(kept)], mode="clip")
         filled += len(kept)
-    if classes_of_codes is not None:
-        generator = np.random.Generator(np.random.SFC64(class_stream))
-        codes = spread_classes(codes, classes_of_codes, generator)
-    return codes, row_bits
+    return codes

@@ -21,6 +21,27 @@ class Shard(NamedTuple):
 ALL = Shard(0, 1)
 
 
+class Packing(NamedTuple):
+    """How a row and a weight class are packed into one code."""
+
+    dtype: type[np.unsignedinteger[Any]]
+    row_bits: int
+
+    @classmethod
+    def of(cls, num_samples: int, num_classes: int) -> Packing:
+        """Four bytes if they suffice, else eight."""
+        row_bits = max(1, (num_samples - 1).bit_length())
+        few = row_bits + (num_classes - 1).bit_length() <= 32
+        return cls(np.uint32 if few else np.uint64, row_bits)
+
+    def pack(self, rows: npt.NDArray[Any], classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Pack rows with their weight classes."""
+        codes = classes.astype(self.dtype)
+        codes <<= self.dtype(self.row_bits)
+        codes |= rows.astype(self.dtype, copy=False)
+        return codes
+
+
 @dataclass(frozen=True)
 class Plan:
     """One epoch's samples in visiting order, with their weights; the same on every rank.

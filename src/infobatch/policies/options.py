@@ -45,8 +45,8 @@ class Options:
         max_noise: prune less in an epoch that would add more than this share to the gradient noise;
             0.1 is like dividing the batch size by 1.1.
         protect_classes: the minimum share of each class that every epoch keeps.
-        order: ``"random"``, or ``"stratified"``, which spreads every class evenly over the epoch, so
-            that each class has its share of every batch; it needs ``labels``.
+        order: ``"random"``, or ``"stratified"``: every class has its share of every batch and of what
+            an epoch keeps; it needs ``labels``.
         labels: the class of each sample, if a rule, ``protect_classes`` or ``order`` needs it; by
             default ``dataset.targets``, where there is a data set.
         initial_scores: the scores of an earlier run, so that even the first epoch is pruned: a
