@@ -20,7 +20,13 @@ from ultralytics.utils.torch_utils import unwrap_model
 import infobatch
 from docstrings import callables, missing, public_names
 from document_examples import examples
-from infobatch.integrations.ultralytics import InfoBatchDetectionTrainer
+from infobatch.integrations.ultralytics import (
+    InfoBatchClassificationTrainer,
+    InfoBatchDetectionTrainer,
+    InfoBatchOBBTrainer,
+    InfoBatchPoseTrainer,
+    InfoBatchSegmentationTrainer,
+)
 from infobatch.policies import AfssPrune
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:ultralytics", "ignore::Warning:torch")
@@ -31,24 +37,41 @@ FULL = -(-IMAGES // BATCH)  # batches
 Pruned = InfoBatchDetectionTrainer.with_options(policy="mean", delta=1.0)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def label(task, kind, x, y):
+    """A line of a label file: a square of 20 pixels at (x, y)."""
+    x, y, side = x / SIDE, y / SIDE, 20 / SIDE
+    box = [x + side / 2, y + side / 2, side, side]
+    corners = [x, y, x + side, y, x + side, y + side, x, y + side]
+    points = [x, y, 2, x + side, y, 1, x + side / 2, y + side, 2 * (kind == 0)]
+    numbers = {"detect": box, "segment": corners, "obb": corners, "pose": [*box, *points]}[task]
+    return " ".join(map(str, [kind, *numbers]))
+
+
+def draw(folder, task="detect"):
     """Noise with up to three squares of two classes; every fifth picture has none."""
-    folder, rng = tmp_path_factory.mktemp("squares"), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for split, number in (("train", IMAGES), ("val", 4)):
         for kind in ("images", "labels"):
             (folder / kind / split).mkdir(parents=True)
         for name in range(number):
-            pixels, boxes = rng.integers(0, 80, (SIDE, SIDE, 3)).astype(np.uint8), []
+            pixels, lines = rng.integers(0, 80, (SIDE, SIDE, 3)).astype(np.uint8), []
             for _ in range(0 if name % 5 == 4 else rng.integers(1, 4)):
                 (x, y), kind = rng.integers(0, 40, 2), rng.integers(2)
                 pixels[y : y + 20, x : x + 20, kind] = 255
-                boxes.append(f"{kind} {(x + 10) / SIDE} {(y + 10) / SIDE} {20 / SIDE} {20 / SIDE}")
+                lines.append(label(task, kind, x, y))
             cv2.imwrite(str(folder / "images" / split / f"{name:02}.png"), pixels)
-            (folder / "labels" / split / f"{name:02}.txt").write_text("\n".join(boxes))
+            (folder / "labels" / split / f"{name:02}.txt").write_text("\n".join(lines))
     page = folder / "data.yaml"
-    page.write_text(f"path: {folder}\ntrain: images/train\nval: images/val\nnames: [red, green]\n")
+    points = "kpt_shape: [3, 3]\nflip_idx: [1, 0, 2]\n" if task == "pose" else ""
+    page.write_text(
+        f"path: {folder}\ntrain: images/train\nval: images/val\nnames: [red, green]\n{points}"
+    )
     return page
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return draw(tmp_path_factory.mktemp("squares"))
 
 
 @pytest.fixture
@@ -94,8 +117,9 @@ def number_of(path):
 
 
 @pytest.fixture
-def in_double_precision():
+def in_double_precision(monkeypatch):
     torch.set_default_dtype(torch.float64)  # Ultralytics adds its losses up in it
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # or converts what it adds
     yield
     torch.set_default_dtype(torch.float32)
 
@@ -105,30 +129,96 @@ def gradients(loss, model):
     return torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
 
 
+def check_equality(trainer, batch):
+    """Loss, logged parts and gradients are those of Ultralytics' own criterion."""
+    model, images = trainer.model.double(), batch["img"].double()
+    plain = model.init_criterion()
+    outputs = model(images)
+    random_numbers = torch.get_rng_state()
+    expected, expected_items = plain(outputs, batch)
+    torch.set_rng_state(random_numbers)
+    loss, items = model.criterion(outputs, batch)
+    torch.testing.assert_close(loss, expected.sum(), rtol=1e-6, atol=0, check_dtype=False)
+    assert list(items) == list(expected_items)
+    for name, item in items.items():
+        torch.testing.assert_close(
+            item, expected_items[name], rtol=1e-6, atol=1e-12, check_dtype=False
+        )
+    ours, theirs = gradients(loss, model), gradients(expected.sum(), model)
+    largest = max(float(gradient.abs().max()) for gradient in theirs if gradient is not None)
+    seen = 0
+    for own, other in zip(ours, theirs, strict=True):
+        if own is None or other is None:
+            assert all(one is None or not one.any() for one in (own, other))
+        else:
+            torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-9 * largest)
+            seen += float(other.abs().max()) > 0
+    check_owners(model.criterion._per_image(outputs, batch).losses, outputs)
+    return seen, items
+
+
+def tensors_of(outputs):
+    if isinstance(outputs, torch.Tensor):
+        return [outputs]
+    if isinstance(outputs, dict):  # the features are what the others were computed from
+        outputs = [part for name, part in outputs.items() if name != "feats"]
+    return [tensor for part in outputs for tensor in tensors_of(part)]
+
+
+def check_owners(losses, outputs):
+    """The loss of an image depends on what the model says about that image alone."""
+    said = [tensor for tensor in tensors_of(outputs) if tensor.requires_grad]
+    reached = 0
+    for image, loss in enumerate(losses):
+        for slope in torch.autograd.grad(loss, said, retain_graph=True, allow_unused=True):
+            if slope is not None:
+                others = torch.arange(len(losses)) != image
+                assert not slope[others].any()
+                reached += bool(slope[image].any())
+    assert reached > 2 * len(losses)
+
+
 @pytest.mark.parametrize("class_weights", [0.0, 1.0])
 @pytest.mark.parametrize("model", ["yolo11n.yaml", "yolo26n.yaml"])
 def test_loss_and_gradients_are_those_of_ultralytics(
     settings, in_double_precision, model, class_weights
 ):
-    trainer, batch = ready(settings, model, cls_pw=class_weights)
-    model, images = trainer.model.double(), batch["img"].double()
-    plain = model.init_criterion()
-    outputs = model(images)
-    expected, expected_items = plain(outputs, batch)
-    loss, items = model.criterion(outputs, batch)
-    torch.testing.assert_close(loss, expected.sum(), rtol=1e-12, atol=0)
-    assert list(items) == list(expected_items)
-    for name, item in items.items():
-        torch.testing.assert_close(item, expected_items[name], rtol=1e-12, atol=0)
-    seen = 0
-    for ours, theirs in zip(gradients(loss, model), gradients(expected.sum(), model), strict=True):
-        assert (ours is None) == (theirs is None)
-        if ours is not None:
-            torch.testing.assert_close(
-                ours, theirs, rtol=1e-9, atol=1e-12 * float(expected.detach().sum())
-            )
-            seen += float(theirs.abs().max()) > 0
+    seen, _ = check_equality(*ready(settings, model, cls_pw=class_weights))
     assert seen > 50
+
+
+@pytest.fixture(scope="module")
+def data_of(tmp_path_factory):
+    pages = {}
+
+    def find(task):
+        if task not in pages:
+            pages[task] = draw(tmp_path_factory.mktemp(task), task)
+        return str(pages[task])
+
+    return find
+
+
+TASKS = {
+    "segment": (InfoBatchSegmentationTrainer, "-seg"),
+    "pose": (InfoBatchPoseTrainer, "-pose"),
+    "obb": (InfoBatchOBBTrainer, "-obb"),
+}
+OTHER = [(task, version, {}) for task in TASKS for version in ("yolo11n", "yolo26n")]
+OTHER += [("segment", "yolo26n", {"overlap_mask": False}), ("obb", "yolo11n", {"cls_pw": 1.0})]
+
+
+@pytest.mark.usefixtures("in_double_precision")
+@pytest.mark.parametrize(("task", "version", "others"), OTHER, ids=str)
+def test_losses_of_other_tasks_are_those_of_ultralytics(settings, data_of, task, version, others):
+    trainer, ending = TASKS[task]
+    settings |= {"data": data_of(task), "task": task, "batch": 6, "nbs": 6, **others}
+    trainer, batch = ready(settings, f"{version}{ending}.yaml", trainer)
+    seen, items = check_equality(trainer, batch)
+    assert seen > 50
+    assert all(
+        item > 0 for name, item in items.items() if (name, version) != ("sem_loss", "yolo11n")
+    )
 
 
 def alone(batch, image):
@@ -628,16 +718,118 @@ def test_the_page(settings, monkeypatch):
     assert torch.isfinite(trainer.train_data.last_loss)
 
 
-def test_other_tasks_and_settings_are_refused(settings):
-    for task, model in (
-        ("segment", "yolo11n-seg.yaml"),
-        ("pose", "yolo11n-pose.yaml"),
-        ("obb", "yolo11n-obb.yaml"),
+@pytest.mark.parametrize("task", TASKS)
+def test_other_tasks_are_pruned(settings, data_of, task):
+    """With precision and recall of their boxes as well."""
+    trainer, ending = TASKS[task]
+    measured = []
+
+    class Measuring(trainer.with_options(policy="mean", delta=1.0)):
+        def qualities(self):
+            measured.append(super().qualities())
+            return measured[-1]
+
+    settings |= {"data": data_of(task), "epochs": 2}
+    trainer = train(settings, f"yolo11n{ending}.yaml", Measuring)
+    savings = trainer.train_data.savings
+    assert savings.epochs[0].made == IMAGES
+    assert savings.saved > 0
+    assert torch.isfinite(trainer.train_data.scores).all()
+    assert "infobatch" in torch.load(trainer.last, weights_only=False)
+    trainer.ema.ema.float()
+    quality = trainer.qualities()
+    empty = torch.tensor([len(label["cls"]) == 0 for label in trainer.train_data.labels])
+    assert ((quality >= 0) & (quality <= 1)).all()
+    assert (quality[empty] == 1).all()  # nothing is found as yet
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Noise with a square in the colour of its class; the names do not follow the order of classes."""
+    folder, rng = tmp_path_factory.mktemp("classes"), np.random.default_rng(0)
+    for split, number in (("train", IMAGES), ("val", 4)):
+        for name in range(number):
+            (folder / split / ("red", "green")[name % 2]).mkdir(parents=True, exist_ok=True)
+            pixels = rng.integers(0, 80, (SIDE, SIDE, 3)).astype(np.uint8)
+            pixels[10:40, 20:50, 2 - name % 2] = 255
+            cv2.imwrite(str(folder / split / ("red", "green")[name % 2] / f"{name:02}.png"), pixels)
+    return folder
+
+
+def test_classification(settings, folders):
+    """At 32 pixels a batch of one image has one value for each channel, too few to normalise."""
+    sizes, found = [], {}
+
+    class Classifying(InfoBatchClassificationTrainer.with_options(policy="mean", delta=1.0)):
+        def preprocess_batch(self, batch):
+            batch = super().preprocess_batch(batch)
+            sizes.append(len(batch["img"]))
+            return batch
+
+    def note(trainer):
+        """Which image each loss belongs to is the plan's order; the whole is Ultralytics' own."""
+        data, criterion = trainer.train_data, trainer.model.criterion._per_image
+        losses = criterion.parts()["loss"]
+        made = data.progress.done
+        rows = data.plan.order[made - len(losses) : made]
+        found.update(zip(rows.tolist(), losses.tolist(), strict=True))
+
+    trainer = train(
+        {**settings, "data": str(folders), "imgsz": 32},
+        "yolo11n-cls.yaml",
+        Classifying,
+        {"on_train_batch_end": note},
+    )
+    data = trainer.train_data
+    assert data.savings.epochs[0].made == IMAGES
+    assert data.savings.saved > 0
+    torch.testing.assert_close(data.scores, torch.tensor([found[row] for row in range(IMAGES)]))
+    assert min(sizes) > 1
+
+
+def test_classification_losses_are_those_of_ultralytics(settings, folders):
+    settings |= {"data": str(folders), "task": "classify"}
+    trainer, batch = ready(settings, "yolo11n-cls.yaml", InfoBatchClassificationTrainer)
+    outputs = trainer.model(batch["img"])
+    expected, expected_items = trainer.model.init_criterion()(outputs, batch)
+    loss, items = trainer.model.criterion(outputs, batch)
+    torch.testing.assert_close(loss, expected)
+    assert items == expected_items
+    for ours, theirs in zip(
+        gradients(loss, trainer.model), gradients(expected, trainer.model), strict=True
     ):
-        with pytest.raises(
-            ValueError, match=f"got a model for task='{task}', expected task='detect'"
-        ):
-            train(settings, model)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
+
+
+def test_classification_with_a_rule_for_boxes_is_refused(settings):
+    with pytest.raises(ValueError, match='got policy="afss", which goes by the precision'):
+        train(
+            settings, "yolo11n-cls.yaml", InfoBatchClassificationTrainer.with_options(policy="afss")
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "trainer", "message"),
+    [
+        ("yolo11n-seg.yaml", Pruned, "task='segment', expected task='detect'. Use InfoBatchSeg"),
+        ("yolo11n-pose.yaml", Pruned, "task='pose', expected task='detect'. Use InfoBatchPose"),
+        ("yolo11n-obb.yaml", Pruned, "task='obb', expected task='detect'. Use InfoBatchOBB"),
+        ("yolo11n-cls.yaml", Pruned, "task='classify', expected .*Use InfoBatchClassification"),
+        ("yolo11n.yaml", InfoBatchPoseTrainer, "task='detect', expected task='pose'"),
+        ("yolo26n-sem.yaml", Pruned, "task='semantic', .* train it with Ultralytics' own trainer"),
+    ],
+)
+def test_other_tasks_are_refused(settings, model, trainer, message):
+    with pytest.raises(ValueError, match=message):
+        train(settings, model, trainer)
+
+
+def test_options_that_need_other_loaders_are_refused(settings):
+    with pytest.raises(ValueError, match=r"with_options\(sharded=True\) cannot be used"):
+        train(settings, trainer=Pruned.with_options(sharded=True))
+
+
+def test_settings_are_refused(settings):
     for setting, reason in (({"rect": True}, "fixed by the shapes"), ({"time": 0.1}, "set epochs")):
         (name,) = setting
         with pytest.raises(
