@@ -180,7 +180,7 @@ class _RotatedBranch(_Branch):
     ) -> torch.Tensor:
         factors = weight.new_ones(len(fg_mask), requires_grad=True)
         weighted = weight * factors[fg_mask.nonzero()[:, 0]]
-        sums = self._angle_loss(pred_bboxes, target_bboxes, fg_mask, weighted, 1.0)
+        sums: torch.Tensor = self._angle_loss(pred_bboxes, target_bboxes, fg_mask, weighted, 1.0)
         self._sums["angle_loss"] = by_factor(sums, factors)
         return sums / target_scores_sum
 
@@ -237,15 +237,14 @@ class _PoseBranch(_Branch):
     ) -> torch.Tensor:
         """The mean over all rows, from the means over each image's rows."""
         none = args[0].new_zeros(())
-        pieces = zip(*(arg.split(self._anchors) for arg in args), strict=True)
+        pieces = zip(*(torch.split(arg, self._anchors) for arg in args), strict=True)
         sums = [loss(*rows) * len(rows[0]) if len(rows[0]) else none for rows in pieces]
         return self._add(name, torch.stack(sums), sum(self._anchors))
 
     def _likelihood(self, *args: torch.Tensor) -> torch.Tensor:
         """The mean over the visible key points, from the means over each image's."""
         none, sums, points = args[0].new_zeros(()), [], 0
-        pieces = zip(*(arg.split(self._anchors) for arg in args), strict=True)
-        for rows in pieces:
+        for rows in zip(*(torch.split(arg, self._anchors) for arg in args), strict=True):
             self._points = 0  # of these that count; the loss is their mean
             mean = self._of_rows(*rows) if len(rows[0]) else none
             sums.append(mean * self._points)

@@ -96,7 +96,7 @@ class InfoBatchClassificationTrainer(PrunedTrainer, ClassificationTrainer):  # t
             boxes.
     """
 
-    task, head, losses = "classify", Classify, ClassificationLosses
+    task, head = "classify", Classify
 
     def __init__(
         self,
@@ -110,3 +110,6 @@ class InfoBatchClassificationTrainer(PrunedTrainer, ClassificationTrainer):  # t
                 'an image. Expected a rule that goes by losses, such as policy="auto" or policy="mean".'
             )
         super().__init__(cfg, overrides, _callbacks)
+
+    def _image_losses(self, criterion: Any) -> Any:
+        return ClassificationLosses(criterion)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -58,7 +57,6 @@ class PrunedTrainer(BaseTrainer):  # type: ignore[misc]
     pruning: ClassVar[dict[str, Any]] = {"policy": "auto"}
     task: ClassVar[str]  # as Ultralytics calls it
     head: ClassVar[type[nn.Module]]  # the last module of its models
-    losses: ClassVar[Callable[[Any], Any]] = ImageLosses  # image by image, of a criterion
     train_data: InfoBatch
     metrics: dict[str, Any]
     wdir: Path
@@ -123,6 +121,12 @@ class PrunedTrainer(BaseTrainer):  # type: ignore[misc]
                 raise ValueError(
                     f"{name} got {setting}={value!r}, which cannot be used with pruning: {reason}. Leave it out."
                 )
+        if self.args.compile and self.world_size > 1:
+            raise ValueError(
+                f"{name} got compile={self.args.compile!r} and device={self.args.device!r}, expected one device or "
+                "compile=False: several compiled processes need every weight in every step, and an image without "
+                "objects does not use those of the boxes."
+            )
         for option in ("sharded", "global_order"):
             if self.pruning.get(option):
                 raise ValueError(
@@ -198,7 +202,11 @@ class PrunedTrainer(BaseTrainer):  # type: ignore[misc]
                 "losses of others are not known image by image. Train it with Ultralytics' own trainer."
             )
         criterion = getattr(model, "criterion", None) or model.init_criterion()
-        model.criterion = _PrunedLoss(type(self).losses(criterion), self)
+        model.criterion = _PrunedLoss(self._image_losses(criterion), self)
+
+    def _image_losses(self, criterion: Any) -> Any:
+        """The losses of the model's criterion, image by image."""
+        return ImageLosses(criterion)
 
     def qualities(self) -> torch.Tensor:
         """Measure min(precision, recall) of every training image, without augmentation, on the CPU.
