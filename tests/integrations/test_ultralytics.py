@@ -760,6 +760,10 @@ def test_classification(settings, folders):
     assert data.savings.saved > 0
     torch.testing.assert_close(data.scores, torch.tensor([found[row] for row in range(IMAGES)]))
     assert min(sizes) > 1
+    scores = data.scores
+    trainer._read_pruned_data()  # as where other processes have trained
+    assert trainer.train_data is not data
+    torch.testing.assert_close(trainer.train_data.scores, scores, rtol=0, atol=0)
 
 
 def test_classification_losses_are_those_of_ultralytics(settings, folders):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import Sampler
 from ultralytics.data.augment import Mosaic
 
 from infobatch.dataset import InfoBatch
@@ -42,7 +41,7 @@ class EpochLoader(PrunedLoader):
         self.reset()
 
 
-class _WholeEpoch(Sampler[int]):
+class _WholeEpoch:
     """Stands where Ultralytics looks for a rank's sampler: asks how many samples, and sets the epoch."""
 
     def __init__(self, samples: int) -> None:
@@ -50,12 +49,6 @@ class _WholeEpoch(Sampler[int]):
 
     def __len__(self) -> int:
         return self._samples
-
-    def __iter__(self) -> Iterator[int]:
-        raise TypeError(
-            "The sampler of this loader was iterated, expected its batch_sampler: Ultralytics asks the "
-            "sampler only for its length."
-        )
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: the pruner was told the epoch when it began."""
