@@ -18,12 +18,12 @@ CORE = $(addprefix tests/,plan distributed memory policies epoch keyed scoring c
 
 test: check $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/litdata-only $(VENV)/ultralytics-only  ## lint, types and the fast tests
 	$(PYTEST)
-	PYTHONPATH=$(APART) $(PYTEST) tests/integrations/test_timm.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py tests/integrations/test_ultralytics.py
+	PYTHONPATH=$(APART) $(PYTEST) tests/integrations/test_timm.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py tests/integrations/test_ultralytics.py tests/integrations/test_ultralytics_ranks.py
 	PYTHONPATH=$(APART) $(PYTEST) -k bccd tests/lab/recipes
 
 test-slow: $(VENV)/installed $(VENV)/timm-only $(VENV)/fastai-only $(VENV)/litdata-only $(VENV)/ultralytics-only $(VENV)/chromium $(VENV)/ray  ## everything, the long tests too
 	$(PYTEST) -m "slow or not slow"
-	PYTHONPATH=$(APART) $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py tests/integrations/test_ultralytics.py
+	PYTHONPATH=$(APART) $(PYTEST) -m "slow or not slow" tests/integrations/test_timm.py tests/integrations/test_timm_script.py tests/integrations/test_fastai.py tests/integrations/test_litdata.py tests/integrations/test_ultralytics.py tests/integrations/test_ultralytics_ranks.py
 	PYTHONPATH=$(APART) $(PYTEST) -m "slow or not slow" -k bccd tests/lab/recipes
 
 coverage: $(VENV)/installed  ## branch coverage of the core: what is not reached, and the total

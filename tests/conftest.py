@@ -25,7 +25,7 @@ if find_spec("fastai") is None:  # as with timm
 if find_spec("litdata") is None:
     collect_ignore += ["integrations/test_litdata.py"]
 if find_spec("ultralytics") is None:
-    collect_ignore += ["integrations/test_ultralytics.py"]
+    collect_ignore += ["integrations/test_ultralytics.py", "integrations/test_ultralytics_ranks.py"]
 else:
     import ultralytics_operators  # noqa: F401 - before anything imports ultralytics
 

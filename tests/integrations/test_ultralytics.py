@@ -15,40 +15,35 @@ import pytest
 import torch
 from ultralytics import YOLO
 from ultralytics.models.yolo.detect import DetectionTrainer, DetectionValidator
+from ultralytics.utils.loss import TVPDetectLoss
 from ultralytics.utils.torch_utils import unwrap_model
 
 import infobatch
 from docstrings import callables, missing, public_names
 from document_examples import examples
-from infobatch.integrations.ultralytics import InfoBatchDetectionTrainer
+from infobatch.integrations.ultralytics import (
+    ImageLosses,
+    InfoBatchClassificationTrainer,
+    InfoBatchDetectionTrainer,
+    InfoBatchOBBTrainer,
+    InfoBatchPoseTrainer,
+    InfoBatchSegmentationTrainer,
+)
+from infobatch.integrations.ultralytics.losses import ClassificationLosses
 from infobatch.policies import AfssPrune
+from ultralytics_pictures import IMAGES, SIDE, draw
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:ultralytics", "ignore::Warning:torch")
 
 ROOT = Path(__file__).parent.parent.parent
-IMAGES, BATCH, SIDE, EPOCHS = 22, 4, 64, 4
+BATCH, EPOCHS = 4, 4
 FULL = -(-IMAGES // BATCH)  # batches
 Pruned = InfoBatchDetectionTrainer.with_options(policy="mean", delta=1.0)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Noise with up to three squares of two classes; every fifth picture has none."""
-    folder, rng = tmp_path_factory.mktemp("squares"), np.random.default_rng(0)
-    for split, number in (("train", IMAGES), ("val", 4)):
-        for kind in ("images", "labels"):
-            (folder / kind / split).mkdir(parents=True)
-        for name in range(number):
-            pixels, boxes = rng.integers(0, 80, (SIDE, SIDE, 3)).astype(np.uint8), []
-            for _ in range(0 if name % 5 == 4 else rng.integers(1, 4)):
-                (x, y), kind = rng.integers(0, 40, 2), rng.integers(2)
-                pixels[y : y + 20, x : x + 20, kind] = 255
-                boxes.append(f"{kind} {(x + 10) / SIDE} {(y + 10) / SIDE} {20 / SIDE} {20 / SIDE}")
-            cv2.imwrite(str(folder / "images" / split / f"{name:02}.png"), pixels)
-            (folder / "labels" / split / f"{name:02}.txt").write_text("\n".join(boxes))
-    page = folder / "data.yaml"
-    page.write_text(f"path: {folder}\ntrain: images/train\nval: images/val\nnames: [red, green]\n")
-    return page
+    return draw(tmp_path_factory.mktemp("squares"))
 
 
 @pytest.fixture
@@ -94,8 +89,9 @@ def number_of(path):
 
 
 @pytest.fixture
-def in_double_precision():
+def in_double_precision(monkeypatch):
     torch.set_default_dtype(torch.float64)  # Ultralytics adds its losses up in it
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # or converts what it adds
     yield
     torch.set_default_dtype(torch.float32)
 
@@ -105,30 +101,96 @@ def gradients(loss, model):
     return torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
 
 
+def check_equality(trainer, batch):
+    """Loss, logged parts and gradients are those of Ultralytics' own criterion."""
+    model, images = trainer.model.double(), batch["img"].double()
+    plain = model.init_criterion()
+    outputs = model(images)
+    random_numbers = torch.get_rng_state()
+    expected, expected_items = plain(outputs, batch)
+    torch.set_rng_state(random_numbers)
+    loss, items = model.criterion(outputs, batch)
+    torch.testing.assert_close(loss, expected.sum(), rtol=1e-6, atol=0, check_dtype=False)
+    assert list(items) == list(expected_items)
+    for name, item in items.items():
+        torch.testing.assert_close(
+            item, expected_items[name], rtol=1e-6, atol=1e-12, check_dtype=False
+        )
+    ours, theirs = gradients(loss, model), gradients(expected.sum(), model)
+    largest = max(float(gradient.abs().max()) for gradient in theirs if gradient is not None)
+    seen = 0
+    for own, other in zip(ours, theirs, strict=True):
+        if own is None or other is None:
+            assert all(one is None or not one.any() for one in (own, other))
+        else:
+            torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-9 * largest)
+            seen += float(other.abs().max()) > 0
+    check_owners(model.criterion._per_image(outputs, batch).losses, outputs)
+    return seen, items
+
+
+def tensors_of(outputs):
+    if isinstance(outputs, torch.Tensor):
+        return [outputs]
+    if isinstance(outputs, dict):  # the features are what the others were computed from
+        outputs = [part for name, part in outputs.items() if name != "feats"]
+    return [tensor for part in outputs for tensor in tensors_of(part)]
+
+
+def check_owners(losses, outputs):
+    """The loss of an image depends on what the model says about that image alone."""
+    said = [tensor for tensor in tensors_of(outputs) if tensor.requires_grad]
+    reached = 0
+    for image, loss in enumerate(losses):
+        for slope in torch.autograd.grad(loss, said, retain_graph=True, allow_unused=True):
+            if slope is not None:
+                others = torch.arange(len(losses)) != image
+                assert not slope[others].any()
+                reached += bool(slope[image].any())
+    assert reached > len(losses)
+
+
 @pytest.mark.parametrize("class_weights", [0.0, 1.0])
 @pytest.mark.parametrize("model", ["yolo11n.yaml", "yolo26n.yaml"])
 def test_loss_and_gradients_are_those_of_ultralytics(
     settings, in_double_precision, model, class_weights
 ):
-    trainer, batch = ready(settings, model, cls_pw=class_weights)
-    model, images = trainer.model.double(), batch["img"].double()
-    plain = model.init_criterion()
-    outputs = model(images)
-    expected, expected_items = plain(outputs, batch)
-    loss, items = model.criterion(outputs, batch)
-    torch.testing.assert_close(loss, expected.sum(), rtol=1e-12, atol=0)
-    assert list(items) == list(expected_items)
-    for name, item in items.items():
-        torch.testing.assert_close(item, expected_items[name], rtol=1e-12, atol=0)
-    seen = 0
-    for ours, theirs in zip(gradients(loss, model), gradients(expected.sum(), model), strict=True):
-        assert (ours is None) == (theirs is None)
-        if ours is not None:
-            torch.testing.assert_close(
-                ours, theirs, rtol=1e-9, atol=1e-12 * float(expected.detach().sum())
-            )
-            seen += float(theirs.abs().max()) > 0
+    seen, _ = check_equality(*ready(settings, model, cls_pw=class_weights))
     assert seen > 50
+
+
+@pytest.fixture(scope="module")
+def data_of(tmp_path_factory):
+    pages = {}
+
+    def find(task):
+        if task not in pages:
+            pages[task] = draw(tmp_path_factory.mktemp(task), task)
+        return str(pages[task])
+
+    return find
+
+
+TASKS = {
+    "segment": (InfoBatchSegmentationTrainer, "-seg"),
+    "pose": (InfoBatchPoseTrainer, "-pose"),
+    "obb": (InfoBatchOBBTrainer, "-obb"),
+}
+OTHER = [(task, version, {}) for task in TASKS for version in ("yolo11n", "yolo26n")]
+OTHER += [("segment", "yolo26n", {"overlap_mask": False}), ("obb", "yolo11n", {"cls_pw": 1.0})]
+
+
+@pytest.mark.usefixtures("in_double_precision")
+@pytest.mark.parametrize(("task", "version", "others"), OTHER, ids=str)
+def test_losses_of_other_tasks_are_those_of_ultralytics(settings, data_of, task, version, others):
+    trainer, ending = TASKS[task]
+    settings |= {"data": data_of(task), "task": task, "batch": 6, "nbs": 6, **others}
+    trainer, batch = ready(settings, f"{version}{ending}.yaml", trainer)
+    seen, items = check_equality(trainer, batch)
+    assert seen > 50
+    assert all(
+        item > 0 for name, item in items.items() if (name, version) != ("sem_loss", "yolo11n")
+    )
 
 
 def alone(batch, image):
@@ -281,12 +343,15 @@ def test_learning_rates_and_columns_are_those_of_ultralytics(settings):
     assert pruned.ema.updates < plain.ema.updates
 
 
-def test_mixed_precision(settings):
+@pytest.mark.parametrize("task", ["detect", *TASKS])
+def test_mixed_precision(settings, data_of, task):
     """Ultralytics has it on GPUs only; what it does there is autocast."""
-    trainer, batch = ready(settings)
+    trainer, ending = TASKS.get(task, (Pruned, ""))
+    settings |= {"data": data_of(task), "task": task}
+    trainer, batch = ready(settings, f"yolo26n{ending}.yaml", trainer)
     with torch.autocast("cpu", torch.bfloat16):
         outputs = trainer.model(batch["img"])
-        assert outputs["scores"].dtype == torch.bfloat16
+        assert outputs["one2one"]["scores"].dtype == torch.bfloat16
         expected, _ = trainer.model.init_criterion()(outputs, batch)
         loss, _ = trainer.model.criterion(outputs, batch)
     torch.testing.assert_close(loss, expected.sum(), rtol=1e-2, atol=0)
@@ -628,16 +693,129 @@ def test_the_page(settings, monkeypatch):
     assert torch.isfinite(trainer.train_data.last_loss)
 
 
-def test_other_tasks_and_settings_are_refused(settings):
-    for task, model in (
-        ("segment", "yolo11n-seg.yaml"),
-        ("pose", "yolo11n-pose.yaml"),
-        ("obb", "yolo11n-obb.yaml"),
+@pytest.mark.parametrize("task", TASKS)
+def test_other_tasks_are_pruned(settings, data_of, task):
+    """With precision and recall of their boxes as well."""
+    trainer, ending = TASKS[task]
+    measured = []
+
+    class Measuring(trainer.with_options(policy="mean", delta=1.0)):
+        def qualities(self):
+            measured.append(super().qualities())
+            return measured[-1]
+
+    settings |= {"data": data_of(task), "epochs": 2}
+    trainer = train(settings, f"yolo11n{ending}.yaml", Measuring)
+    savings = trainer.train_data.savings
+    assert savings.epochs[0].made == IMAGES
+    assert savings.saved > 0
+    assert torch.isfinite(trainer.train_data.scores).all()
+    assert "infobatch" in torch.load(trainer.last, weights_only=False)
+    trainer.ema.ema.float()
+    quality = trainer.qualities()
+    empty = torch.tensor([len(label["cls"]) == 0 for label in trainer.train_data.labels])
+    assert ((quality >= 0) & (quality <= 1)).all()
+    assert (quality[empty] == 1).all()  # nothing is found as yet
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Noise with a square in the colour of its class; the names do not follow the order of classes."""
+    folder, rng = tmp_path_factory.mktemp("classes"), np.random.default_rng(0)
+    for split, number in (("train", IMAGES), ("val", 4)):
+        for name in range(number):
+            (folder / split / ("red", "green")[name % 2]).mkdir(parents=True, exist_ok=True)
+            pixels = rng.integers(0, 80, (SIDE, SIDE, 3)).astype(np.uint8)
+            pixels[10:40, 20:50, 2 - name % 2] = 255
+            cv2.imwrite(str(folder / split / ("red", "green")[name % 2] / f"{name:02}.png"), pixels)
+    return folder
+
+
+def test_classification(settings, folders):
+    """At 32 pixels a batch of one image has one value for each channel, too few to normalise."""
+    sizes, found = [], {}
+
+    class Classifying(InfoBatchClassificationTrainer.with_options(policy="mean", delta=1.0)):
+        def preprocess_batch(self, batch):
+            batch = super().preprocess_batch(batch)
+            sizes.append(len(batch["img"]))
+            return batch
+
+    def note(trainer):
+        """Which image each loss belongs to is the plan's order; the whole is Ultralytics' own."""
+        data, criterion = trainer.train_data, trainer.model.criterion._per_image
+        losses = criterion.parts()["loss"]
+        made = data.progress.done
+        rows = data.plan.order[made - len(losses) : made]
+        found.update(zip(rows.tolist(), losses.tolist(), strict=True))
+
+    trainer = train(
+        {**settings, "data": str(folders), "imgsz": 32},
+        "yolo11n-cls.yaml",
+        Classifying,
+        {"on_train_batch_end": note},
+    )
+    data = trainer.train_data
+    assert data.savings.epochs[0].made == IMAGES
+    assert data.savings.saved > 0
+    torch.testing.assert_close(data.scores, torch.tensor([found[row] for row in range(IMAGES)]))
+    assert min(sizes) > 1
+    scores = data.scores
+    trainer._read_pruned_data()  # as where other processes have trained
+    assert trainer.train_data is not data
+    torch.testing.assert_close(trainer.train_data.scores, scores, rtol=0, atol=0)
+
+
+def test_classification_losses_are_those_of_ultralytics(settings, folders):
+    settings |= {"data": str(folders), "task": "classify"}
+    trainer, batch = ready(settings, "yolo11n-cls.yaml", InfoBatchClassificationTrainer)
+    outputs = trainer.model(batch["img"])
+    expected, expected_items = trainer.model.init_criterion()(outputs, batch)
+    loss, items = trainer.model.criterion(outputs, batch)
+    torch.testing.assert_close(loss, expected)
+    assert items == expected_items
+    for ours, theirs in zip(
+        gradients(loss, trainer.model), gradients(expected, trainer.model), strict=True
     ):
-        with pytest.raises(
-            ValueError, match=f"got a model for task='{task}', expected task='detect'"
-        ):
-            train(settings, model)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
+
+
+def test_classification_with_a_rule_for_boxes_is_refused(settings):
+    with pytest.raises(ValueError, match='got policy="afss", which goes by the precision'):
+        train(
+            settings, "yolo11n-cls.yaml", InfoBatchClassificationTrainer.with_options(policy="afss")
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "trainer", "message"),
+    [
+        ("yolo11n-seg.yaml", Pruned, "task='segment', expected task='detect'. Use InfoBatchSeg"),
+        ("yolo11n-pose.yaml", Pruned, "task='pose', expected task='detect'. Use InfoBatchPose"),
+        ("yolo11n-obb.yaml", Pruned, "task='obb', expected task='detect'. Use InfoBatchOBB"),
+        ("yolo11n-cls.yaml", Pruned, "task='classify', expected .*Use InfoBatchClassification"),
+        ("yolo11n.yaml", InfoBatchPoseTrainer, "task='detect', expected task='pose'"),
+        ("yolo26n-sem.yaml", Pruned, "task='semantic', .* train it with Ultralytics' own trainer"),
+    ],
+)
+def test_other_tasks_are_refused(settings, model, trainer, message):
+    with pytest.raises(ValueError, match=message):
+        train(settings, model, trainer)
+
+
+def test_options_that_need_other_loaders_are_refused(settings):
+    with pytest.raises(ValueError, match=r"with_options\(sharded=True\) cannot be used"):
+        train(settings, trainer=Pruned.with_options(sharded=True))
+
+
+def test_compiled_models_on_several_devices_are_refused(settings):
+    trainer = Pruned(overrides={**settings, "model": "yolo11n.yaml"})
+    trainer.args.compile, trainer.args.device, trainer.world_size = True, "0,1", 2
+    with pytest.raises(ValueError, match=r"compile=True and device='0,1', expected one device or"):
+        trainer._check_settings()
+
+
+def test_settings_are_refused(settings):
     for setting, reason in (({"rect": True}, "fixed by the shapes"), ({"time": 0.1}, "set epochs")):
         (name,) = setting
         with pytest.raises(
@@ -652,11 +830,12 @@ def test_other_losses_are_refused(settings):
         trainer._setup_train()
 
 
-def test_several_processes_are_refused(settings):
+def test_processes_without_devices_are_refused(settings):
+    """Ultralytics connects the processes of torchrun only if device= names as many devices."""
     script = (
         "import ultralytics_operators\n"
         "from infobatch.integrations.ultralytics import InfoBatchDetectionTrainer\n"
-        f"InfoBatchDetectionTrainer(overrides={ {**settings, 'model': 'yolo11n.yaml'}!r})\n"
+        f"InfoBatchDetectionTrainer(overrides={ {**settings, 'model': 'yolo11n.yaml'}!r}).train()\n"
     )
     path = os.pathsep.join([str(ROOT / "tests/support"), str(ROOT / "src"), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "RANK": "0", "LOCAL_RANK": "0"}
@@ -664,7 +843,14 @@ def test_several_processes_are_refused(settings):
     run = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
     )
-    assert "several devices or processes (device='cpu', RANK=0), expected one" in run.stderr
+    assert "got several processes (RANK=0) and device='cpu', expected as many devices" in run.stderr
+
+
+def test_criteria_of_other_models_are_refused():
+    with pytest.raises(TypeError, match=r"criterion is TVPDetectLoss, expected .* v8DetectionLoss"):
+        ImageLosses(TVPDetectLoss.__new__(TVPDetectLoss))
+    with pytest.raises(TypeError, match=r"criterion is object, expected .*v8ClassificationLoss"):
+        ClassificationLosses(object())
 
 
 def test_docstrings_are_complete():
