@@ -3,6 +3,7 @@
 import io
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -322,7 +323,25 @@ def test_a_rule_that_promises_nothing_does_not_warn():
     assert last.realised_noise > 0.2 > last.added_noise
 
 
-# What is refused.
+# Doubts and errors.
+
+
+@pytest.mark.parametrize("shadow", ["auto", ("mean", NoisePrune(0.1))])
+def test_a_floor_under_the_losses_is_named_once_although_nothing_is_pruned(shadow):
+    full = infobatch.Pruner(1000, 8, policy="none", shadow=shadow)
+    losses = 0.5 + torch.linspace(0, 1, 1000)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(8):
+            full.update(losses[list(full.sampler)])
+    (warning,) = seen
+    assert "found no loss below 0.50 before epoch 2, as if there were a floor" in str(
+        warning.message
+    )
+
+
+def test_a_biased_shadow_needs_no_warning():
+    train(infobatch.Pruner(SIZE, EPOCHS, policy="none", shadow="ucb"))  # warnings are errors
 
 
 def test_errors():
