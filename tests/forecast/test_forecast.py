@@ -85,7 +85,9 @@ def test_it_is_too_early_while_the_saving_still_moves():
 def test_before_the_first_epoch():
     forecast = infobatch.Pruner(100, 8, policy="none", shadow="auto").forecast()
     assert forecast.best is None
-    assert forecast.sentence == "Too early to tell: no epoch has ended yet. Ask again later."
+    assert forecast.sentence == (
+        "Too early to tell: no epoch that could be followed has ended yet. Ask again later."
+    )
     assert forecast.as_dict() == {}
     assert "auto" in str(forecast)
 

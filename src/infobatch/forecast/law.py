@@ -206,7 +206,9 @@ class Forecast:
     def _nothing_to_judge(self) -> str:
         """Why there is no best rule."""
         if not any(rule.biased for rule in self.rules.values()):
-            return "Too early to tell: no epoch has ended yet. Ask again later."
+            return (
+                "Too early to tell: no epoch that could be followed has ended yet. Ask again later."
+            )
         return (
             "No forecast for biased rules: a bias is not noise, and what it costs only a comparison "
             "shows. Follow an unbiased rule, such as auto."
