@@ -138,12 +138,12 @@ def _quarter(epochs: Sequence[object]) -> int:
 
 
 def percent(share: float) -> str:
-    """A share in whole percent.
+    """A share in whole percent, with a true minus sign.
 
     >>> percent(0.284), percent(-0.284), percent(-0.001)
     ('28%', '−28%', '0%')
     """
-    return f"{'−' if round(100 * share) < 0 else ''}{abs(share):.0%}"
+    return f"{round(100 * share):d}%".replace("-", "−")
 
 
 @dataclass(frozen=True)
