@@ -103,7 +103,7 @@ def test_errors_in_words_before_anything_starts(arguments, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path):
+def test_a_folder_that_cannot_be_written_raises_before_anything_starts(tmp_path):
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "out"
     run = infobatch("compare", "fashion", "--out", out, check=False)
