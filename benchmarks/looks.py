@@ -126,14 +126,14 @@ class Looks:
         if self.task.begin_epoch is not None:
             self.task.begin_epoch(number)
         order = torch.randperm(self.count).split(self.task.batch_size)
-        found = [self.step(index) for index in order if len(index) == self.task.batch_size]
-        values = {name: torch.cat([looks[name] for looks in found]) for name in found[0]}
+        batches = [self.step(index) for index in order if len(index) == self.task.batch_size]
+        values = {name: torch.cat([looks[name] for looks in batches]) for name in batches[0]}
         known = ~values["average"].isnan()
         return {name: value[known].double().numpy() for name, value in values.items()}
 
-    def row(self, name: str, found: dict[str, Array]) -> dict[str, Any]:
+    def row(self, name: str, values_by_look: dict[str, Array]) -> dict[str, Any]:
         """What a look is worth in an epoch."""
-        sizes, predicted = found["size"], found[name]
+        sizes, predicted = values_by_look["size"], values_by_look[name]
         kept, look = share_to_keep(sizes, predicted), self.costs.get(name, 0.0)
         # What is left out after a layer has cost the layers before; a proxy costs the same for all.
         cost = kept + look * (1 - kept if name in self.layers else 1)
@@ -151,10 +151,13 @@ class Looks:
         thirds = {round(self.task.epochs * third / 3) - 1: third for third in (1, 2, 3)}
         rows = []
         for number in range(self.task.epochs):
-            found = self.epoch(number)
+            values_by_look = self.epoch(number)
             if number in thirds:
-                rows += [{"third": thirds[number], **self.row(name, found)} for name in found]
-                print(*rows[-len(found) :], sep="\n", flush=True)
+                rows += [
+                    {"third": thirds[number], **self.row(name, values_by_look)}
+                    for name in values_by_look
+                ]
+                print(*rows[-len(values_by_look) :], sep="\n", flush=True)
         return rows
 
 

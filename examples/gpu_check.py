@@ -228,7 +228,7 @@ def check_capture_of_update(device: torch.device) -> str:
 
 
 def check_half_precision(device: torch.device) -> str:
-    found = []
+    results = []
     for dtype in (torch.bfloat16, torch.float16):
         training = Training(device)
         scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
@@ -243,19 +243,19 @@ def check_half_precision(device: torch.device) -> str:
                 training.optimizer.zero_grad()
         mean = float(training.train_data.last_loss)
         assert mean < 2.3, f"{dtype}: the loss is {mean}"
-        found.append(f"{str(dtype).removeprefix('torch.')}: loss {mean:.2f}")
-    return ", ".join(found)
+        results.append(f"{str(dtype).removeprefix('torch.')}: loss {mean:.2f}")
+    return ", ".join(results)
 
 
 def check_stream(device: torch.device) -> str:
     scores = torch.rand(BATCH, generator=torch.Generator().manual_seed(0))
     for options in ({"keep": 0.3}, {"count": 64}):
-        here, there = infobatch.StreamPruner(**options), infobatch.StreamPruner(**options)
+        on_cpu, on_device = infobatch.StreamPruner(**options), infobatch.StreamPruner(**options)
         moved = scores.to(device)
         for _ in range(5):
-            expected = here.select(scores)
+            expected = on_cpu.select(scores)
             with no_waiting(device) if "count" in options else nullcontext():
-                kept = there.select(moved)
+                kept = on_device.select(moved)
             assert set(kept.index.tolist()) == set(expected.index.tolist())
             torch.testing.assert_close(kept.weights.sum().cpu(), expected.weights.sum(), **SAME)
     return "the same draws as on the CPU"
@@ -302,10 +302,10 @@ def check_two_processes(device: torch.device) -> str:
                 for process in ranks.processes:
                     process.kill()
                 raise TimeoutError(f"the two processes did not finish within {SECONDS} seconds")
-    found = "two ranks with the same plans and scores"
+    result = "two ranks with the same plans and scores"
     if not on_gpus:
-        raise NotCheckedError(f"two GPUs with NCCL; on the CPU with Gloo: {found}")
-    return found
+        raise NotCheckedError(f"two GPUs with NCCL; on the CPU with Gloo: {result}")
+    return result
 
 
 def _rank(rank: int, meeting: str, on_gpus: bool) -> None:
@@ -371,8 +371,8 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def found_device() -> torch.device:
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return torch.device("cpu") if found is None else torch.device(found.type, 0)
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return torch.device("cpu") if device is None else torch.device(device.type, 0)
 
 
 def main() -> None:

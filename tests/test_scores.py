@@ -56,7 +56,7 @@ def test_a_scoring_function_s_own_scores_and_collate():
     assert not model.training
 
 
-def test_what_is_refused():
+def test_what_raises():
     data = problem()
     with pytest.raises(ValueError, match=r"score\(\) got a scalar, expected one loss per sample"):
         infobatch.score(network(), data, lambda model, batch: losses(model, batch).mean())

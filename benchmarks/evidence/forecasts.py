@@ -209,13 +209,13 @@ def agreement_line(name: str, agreement: Agreement) -> str:
 
 def advised(every: Sequence[Row]) -> list[Row]:
     """Of each training that is forecast, the rule that the sentence would have named."""
-    found = []
+    named = []
     for study in dict.fromkeys(row.study for row in promised_for(every)):
         rules = {row.arm: row for row in every if row.study == study}
         best = Forecast({arm: row.rule for arm, row in rules.items()}).best
         assert best is not None
-        found.append(rules[best])
-    return found
+        named.append(rules[best])
+    return named
 
 
 def advice_lines(every: Sequence[Row]) -> Iterator[str]:

@@ -144,7 +144,7 @@ def study_page(study: Study) -> str:
     results = shown_results(study.name)
     has_subsets = any(map(is_coreset, results.settings.arms))
     subsets = [*coreset_table(results, study.paper), ""] if has_subsets else []
-    lines = [f"# {study.title}", "", study.says, ""]
+    lines = [f"# {study.title}", "", label_of(study.says), ""]
     if study.has_curve:
         lines += [f"![quality against cost](../images/{study.name}.png)", ""]
     lines += [

@@ -9,6 +9,7 @@ from typing import Any
 from infobatch.lab.stats.frontier import Frontier, Point, frontier
 from infobatch.lab.stats.intervals import signed
 from infobatch.lab.stats.pairing import Measurement, PairedRuns
+from infobatch.lab.stats.runs import label_of
 
 LOSS = "cross-entropy"  # less noisy than the accuracy, which has a step per test image
 OWN_RULES = "benchmarks/screen_rules.py:"
@@ -59,7 +60,7 @@ def row(point: Point, accuracy: Point) -> str:
     # A difference is above zero where the arm is better, and a loss is better where it is lower.
     loss = 0.0 - point.to_full.mean if point.to_full else float("nan")
     points = accuracy.to_full.mean if accuracy.to_full else float("nan")
-    name = point.arm.removeprefix(OWN_RULES)
+    name = label_of(point.arm.removeprefix(OWN_RULES))
     length = "" if point.length == 1 else f", length {point.length:g}"
     return (
         f"| `{name}`{length} | {len(point.seeds)} | {point.saved:.0%} | {signed(loss, 4)} "

@@ -57,9 +57,9 @@ def identity(run: Record) -> Hashable:
 
 def shared_runs(name: str, others: Sequence[str]) -> Mapping[str, int]:
     """How many runs of a study each of the others has, too; those that have none are left out."""
-    own = {identity(run) for run in stored_results(name).runs}
+    identities = {identity(run) for run in stored_results(name).runs}
     counts = {
-        other: sum(identity(run) in own for run in stored_results(other).runs)
+        other: sum(identity(run) in identities for run in stored_results(other).runs)
         for other in others
         if other != name
     }

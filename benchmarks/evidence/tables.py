@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from infobatch.forecast import percent
 from infobatch.lab.compare.answer import headline
 from infobatch.lab.compare.results import Results
-from infobatch.lab.stats.curve import Saving, percent
+from infobatch.lab.stats.curve import Saving
 from infobatch.lab.stats.frontier import Point
 from infobatch.lab.stats.intervals import decimals, signed
 from infobatch.lab.stats.runs import Summary, mean_and_deviation

@@ -452,7 +452,7 @@ class Pruner:
         auto     48.2%            0.20            0.20     40%
         mean     25.1%            0.04            0.04     23%
         Use policy="auto": it would save about 40% of the sample passes at equal quality
-        (± 10 points, and rather less than more).
+        (± 10 points, more likely less than more).
         """
         return self._course.forecast()
 

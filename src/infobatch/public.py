@@ -9,6 +9,7 @@ from infobatch.loader import PrunedLoader
 from infobatch.per_sample import PerSample
 from infobatch.plan import Plan, Strata
 from infobatch.policies import (
+    AutoPrune,
     BiasedPolicyWarning,
     ImportancePrune,
     MeanPrune,
@@ -29,6 +30,7 @@ from infobatch.scores import score
 from infobatch.stream import Kept, StreamPruner
 
 __all__ = [
+    "AutoPrune",
     "BiasedPolicyWarning",
     "Forecast",
     "ImportancePrune",

@@ -193,7 +193,7 @@ def test_ties_within_classes():
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "random"])
-def test_a_nan_is_refused(name):
+def test_a_nan_raises(name):
     inputs = given()
     for field in ("features", "logits"):
         getattr(inputs, field)[7, 2] = torch.nan

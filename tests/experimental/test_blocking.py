@@ -106,7 +106,7 @@ def test_it_continues_bit_for_bit(scorer):
 
 
 @pytest.mark.parametrize("cost", [-0.1, 1.5, float("nan"), True, "half"])
-def test_costs_that_are_refused(cost):
+def test_costs_that_raise(cost):
     with pytest.raises(ValueError, match="expected the share of the model's operations") as error:
         Blocking(nn.Linear(2, 2), Rarity(), Hardest(), cost=cost)
     assert f"Blocking(cost=…) got {cost!r}" in str(error.value)

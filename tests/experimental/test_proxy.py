@@ -56,13 +56,13 @@ def test_the_share_that_is_left_out_rises_over_the_ramp():
 
 
 @pytest.mark.parametrize("keep", [0, -0.5, 1.5, True, "half"])
-def test_shares_of_the_hardest_that_are_refused(keep):
+def test_shares_of_the_hardest_that_raise(keep):
     with pytest.raises(ValueError, match="expected the share of each batch to train on") as error:
         Hardest(keep=keep)
     assert f"Hardest(keep=…) got {keep!r}" in str(error.value)
 
 
-def test_scores_that_are_no_batch_are_refused():
+def test_scores_that_are_no_batch_raise():
     with pytest.raises(ValueError, match=r"got scores of shape \(2, 2\), expected one score"):
         Hardest().select(torch.zeros(2, 2))
 
@@ -139,7 +139,7 @@ def test_it_continues_bit_for_bit():
 
 
 @pytest.mark.parametrize("cost", [-0.1, float("inf"), float("nan"), "cheap", True])
-def test_costs_that_are_refused(cost):
+def test_costs_that_raise(cost):
     with pytest.raises(
         ValueError, match="expected what a training step of the proxy costs"
     ) as error:
@@ -147,7 +147,7 @@ def test_costs_that_are_refused(cost):
     assert f"Proxy(cost=…) got {cost!r}" in str(error.value)
 
 
-def test_never_learning_is_refused():
+def test_never_learning_raises():
     with pytest.raises(ValueError, match="every"):
         proxy_of(Hardest(), every=0)
 

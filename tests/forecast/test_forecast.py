@@ -70,6 +70,11 @@ def test_it_is_too_early_while_the_saving_still_moves():
     assert "still falls" in falling.too_early
     few = rule_of([1, 0.6, 0.6, 0.6], num_epochs=40)
     assert few.too_early == "3 pruned epochs are too few to see a trend"
+    assert rule_of([1, 0.6], num_epochs=9).too_early.startswith("1 pruned epoch is too few")
+    none = Forecast({"auto": rule_of([1], num_epochs=9)})
+    assert none.rules["auto"].too_early == "no epoch so far would have left anything out"
+    assert none.table.endswith("–"), "no saving yet"
+    assert "infobatch/forecast/auto/saving" not in none.as_dict()
     assert not rule_of([1, *[0.6] * 8], num_epochs=40).too_early
     assert not rule_of([1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7]).too_early, "it is over"
     sentence = Forecast({"auto": rising}).sentence
@@ -80,7 +85,9 @@ def test_it_is_too_early_while_the_saving_still_moves():
 def test_before_the_first_epoch():
     forecast = infobatch.Pruner(100, 8, policy="none", shadow="auto").forecast()
     assert forecast.best is None
-    assert forecast.sentence.startswith("Too early to tell: no epoch has ended yet")
+    assert forecast.sentence == (
+        "Too early to tell: no epoch that could be followed has ended yet. Ask again later."
+    )
     assert forecast.as_dict() == {}
     assert "auto" in str(forecast)
 
@@ -91,7 +98,7 @@ def test_the_sentence_says_what_to_use_and_how_sure_that_is():
     assert forecast.best == "auto"
     assert forecast.sentence == (
         'Use policy="auto": it would save about 28% of the sample passes at equal quality '
-        f"(± {points} points, and rather less than more)."
+        f"(± {points} points, more likely less than more)."
     )
     for name in ("noise(tau=0.3)", "MyRule", "infobatch"):  # what policy="…" does not know
         own = Forecast({name: rule_of([0.6] * 8)})
@@ -106,6 +113,7 @@ def test_few_epochs_are_not_forecast():
         "No forecast for 3 epochs: with so few, the number of steps"
     )
     assert "infobatch/forecast/auto/saving" not in forecast.as_dict()
+    assert forecast.table.endswith("–")
 
 
 def test_what_a_trainer_prints():
@@ -119,6 +127,16 @@ def test_it_promises_nothing_within_its_error():
     barely = 1 - ERROR / 1.2
     forecast = Forecast({"auto": rule_of([barely] * 8)})
     assert forecast.sentence.startswith("Do not prune here: the best rule, auto, would save ")
+    noisy = rule_of([0.9] * 8)
+    assert Forecast({"auto": noisy}).sentence.startswith(
+        "Do not prune here: the best rule, auto, would save −8% of the sample passes at equal quality (± "
+    )
+    assert Forecast({"auto": noisy}).table.endswith(" −8%")
+    running = Forecast({"auto": noisy}, shadows=False).sentence
+    assert running.startswith(
+        "Do not prune here: this run, by auto, saves −8% of the sample passes"
+    )
+    assert running.endswith("To save compute, train for fewer epochs.")
 
 
 def test_a_biased_rule_is_not_forecast():
@@ -128,6 +146,10 @@ def test_a_biased_rule_is_not_forecast():
     assert str(forecast).splitlines()[1].endswith("biased")
     assert "infobatch/forecast/ucb/saving" not in forecast.as_dict()
     assert Forecast({"ucb": biased}).best is None
+    assert Forecast({"ucb": biased}).sentence == (
+        "No forecast for biased rules: a bias is not noise, and what it costs only a comparison shows. "
+        "Follow an unbiased rule, such as auto."
+    )
 
 
 def test_the_table_fits_a_terminal():

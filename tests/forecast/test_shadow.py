@@ -3,6 +3,8 @@
 import io
 import itertools
 import math
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -322,7 +324,51 @@ def test_a_rule_that_promises_nothing_does_not_warn():
     assert last.realised_noise > 0.2 > last.added_noise
 
 
-# What is refused.
+# Doubts and errors.
+
+
+def train_on(pruner, losses):
+    """Train for all eight epochs, each sample with the same loss in each."""
+    for _ in range(8):
+        pruner.update(losses[list(pruner.sampler)])
+
+
+@pytest.mark.parametrize("shadow", ["auto", ("mean", NoisePrune(0.1))])
+def test_a_floor_under_the_losses_is_named_once_although_nothing_is_pruned(shadow):
+    full = infobatch.Pruner(1000, 8, policy="none", shadow=shadow)
+    losses = 0.5 + torch.linspace(0, 1, 1000)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        train_on(full, losses)
+    (warning,) = seen
+    assert "found no loss below 0.50 before epoch 2, as if there were a floor" in str(
+        warning.message
+    )
+
+
+def test_a_rule_that_the_losses_are_not_for_is_no_longer_followed():
+    """Of a Gaussian, say, whose variance shrinks: the training goes on, and so do the other rules."""
+    full = infobatch.Pruner(SIZE, 8, policy="none", shadow=("auto", "mean"))
+    losses = torch.linspace(0, 2, SIZE) ** 2
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for epoch in range(8):
+            full.update(losses[list(full.sampler)] - 0.3 * max(epoch - 2, 0))
+    (warning,) = seen
+    text = str(warning.message)
+    assert re.search(r"got a score of -0\.\d+ before epoch 4, expected none below 0", text)
+    assert text.endswith("Until then it is not followed, and has no forecast.")
+    rules = full.forecast().rules
+    assert [len(rule.epochs) for rule in rules.values()] == [0, 8]
+    assert full.forecast().best == "mean"
+    only = infobatch.Pruner(SIZE, 8, policy="none", shadow="auto")
+    with pytest.warns(UserWarning, match="before epoch 1"):
+        train_on(only, losses - 1)
+    assert only.forecast().sentence.startswith("Too early to tell: no epoch that could be followed")
+
+
+def test_a_biased_shadow_needs_no_warning():
+    train(infobatch.Pruner(SIZE, EPOCHS, policy="none", shadow="ucb"))  # warnings are errors
 
 
 def test_errors():

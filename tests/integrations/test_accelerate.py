@@ -344,7 +344,7 @@ def test_what_is_used_of_accelerate():
         assert order == sorted(order), kind
 
 
-def test_an_accelerate_that_does_not_show_its_loaders_is_refused(monkeypatch):
+def test_an_accelerate_that_does_not_show_its_loaders_raises(monkeypatch):
     Accelerator(cpu=True)
     monkeypatch.delattr(GradientState, "dataloader_references")
     with pytest.raises(RuntimeError, match=r"accelerate 1\.\d+\.\d+ does not show .*>=1\.15"):

@@ -29,7 +29,7 @@ MISSING = (
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_fit_without_the_callback_is_refused(workers):
+def test_a_fit_without_the_callback_raises(workers):
     train_data = lightning_cases.pruned()
     module = lightning_cases.Module(train_data)
     loader = lightning_cases.per_rank_loader(train_data, 1, workers)
@@ -99,7 +99,7 @@ def test_evaluation_with_the_training_s_loader_is_left_alone():
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
-def test_a_search_for_the_learning_rate_without_callbacks_is_refused(tmp_path):
+def test_a_search_for_the_learning_rate_without_callbacks_raises(tmp_path):
     """Tuner.lr_find takes the callbacks away, and would leave its losses as scores."""
 
     class Module(lightning_cases.Module):
@@ -125,7 +125,7 @@ TWICE = (
 @pytest.mark.parametrize(
     ("case", "message"), [("ddp", MISSING), pytest.param("fabric", TWICE, marks=pytest.mark.slow)]
 )
-def test_samples_that_would_be_sharded_twice_are_refused_on_every_rank(case, message, tmp_path):
+def test_samples_that_would_be_sharded_twice_raise_on_every_rank(case, message, tmp_path):
     script = lightning_unattended.__file__
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     run = subprocess.run(

@@ -78,6 +78,6 @@ def test_it_trains_validates_paces_saves_and_resumes_as_with_lightning(tmp_path)
     assert whole["validated"] == list(range(EPOCHS))
 
 
-def test_without_the_callback_it_is_refused(tmp_path):
+def test_without_the_callback_it_raises(tmp_path):
     with pytest.raises(RuntimeError, match=r"no InfoBatchCallback \(callbacks: ModelCheckpoint\)"):
         fit(pytorch_lightning, tmp_path, callback=False)

@@ -144,7 +144,7 @@ def test_hugging_face_trainer_with_a_tensor_and_a_resume(tmp_path):
     assert whole.pruner.savings.epochs[0].planned == kept_by(scores)
 
 
-def test_scores_of_other_data_are_refused(tmp_path):
+def test_scores_of_other_data_raise(tmp_path):
     config = InfoBatchConfig(initial_scores=torch.rand(47))
     assert config == InfoBatchConfig()  # scores are data, not a setting
     with pytest.raises(

@@ -27,7 +27,7 @@ def test_short_demo(tmp_path):
     }
     assert results["decision"]["sentence"] in run.stdout
     assert [sorted(run["shadows"]) for run in results["runs"] if run["shadows"]] == [["auto"]]
-    assert "Forecast of the saving at equal quality, from one run on all data" in run.stdout
+    assert "No forecast of the saving at equal quality for 3 epochs" in run.stdout
     assert "says nothing about quality" in run.stdout
     assert "report.html" in run.stdout.splitlines()[-1]
     assert (out / "report.html").exists()

@@ -72,6 +72,22 @@ def test_exported_scores_are_a_snapshot(tmp_path, ending):
     assert output.splitlines()[3].split()[-1] == "biased"
 
 
+def test_a_snapshot_of_smoothed_losses_names_the_floor(tmp_path):
+    path = tmp_path / "scores.npz"
+    np.savez(path, index=np.arange(1000), score=np.linspace(0.5, 1.5, 1000, dtype=np.float32))
+    output = infobatch(path)
+    assert " ".join(output.split()).count("found no loss below 0.50 before epoch 50") == 1
+    assert max(map(len, output.splitlines())) <= 80
+
+
+def test_a_budget_is_that_of_an_epoch_in_the_middle_of_a_run(tmp_path):
+    path = tmp_path / "scores.npz"
+    np.savez(path, index=np.arange(1000), score=np.linspace(0, 2, 1000, dtype=np.float32) ** 3)
+    output = infobatch(path, "--rules", "random:save=0.3:delta=1.0,random:save=0.3")
+    left_out = [line.split()[1] for line in output.splitlines()[1:3]]
+    assert left_out == ["30.3%", "34.5%"], "all but the first of 100 epochs prune, or of 87"
+
+
 def test_mistakes(tmp_path):
     missing = infobatch(tmp_path / "scores.npz", code=2)
     assert "There is no file" in missing

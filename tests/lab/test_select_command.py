@@ -155,7 +155,7 @@ def test_exported_scores_beside_a_task_are_balanced_and_shown(scores, tmp_path):
         (("k_center", "nonsense"), "There is no recipe 'nonsense'"),
     ],
 )
-def test_what_is_refused(arguments, words):
+def test_what_raises(arguments, words):
     run = select(*arguments, check=False)
     assert run.exit_code == 2
     assert words in " ".join(run.stderr.split())

@@ -88,7 +88,7 @@ class Settings:
 """
 
 
-def test_a_task_with_the_name_of_another_module_is_refused(tmp_path):
+def test_a_task_with_the_name_of_another_module_raises(tmp_path):
     before = sys.modules["json"]
     (tmp_path / "json.py").write_text(MY_TASK.read_text())
     with pytest.raises(TaskError, match=r"has the name of another module, 'json'. Rename the file"):

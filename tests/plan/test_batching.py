@@ -205,7 +205,7 @@ def test_a_batch_size_that_leaves_batches_empty():
 
 
 @given(size=SIZES, drop_last=st.booleans(), full=st.integers(1, 150), data=st.data())
-def test_it_is_refused_exactly_where_batches_would_be_empty(size, drop_last, full, data):
+def test_it_raises_exactly_where_batches_would_be_empty(size, drop_last, full, data):
     total = data.draw(st.integers(1, full))
     if total * size < full:
         with pytest.raises(ValueError, match="some would be empty"):

@@ -218,3 +218,8 @@ def test_label_smoothing_needs_the_number_of_classes_and_a_cross_entropy(rule):
         rule(label_smoothing=1.5, num_classes=10)
     with pytest.raises(ValueError, match=r"got gradient='root', expected 'cross_entropy'"):
         rule(label_smoothing=0.1, num_classes=10, gradient="root")
+
+
+def test_the_rules_that_texts_name_are_public():
+    for rule in (AutoPrune, NoisePrune, ImportancePrune):
+        assert getattr(infobatch, rule.__name__) is rule

@@ -108,23 +108,42 @@ class RuleForecast:
         return change / size * self.to_come**2 / 2 / max(self.num_epochs, 1)
 
     @property
+    def is_known(self) -> bool:
+        """Whether a saving is forecast: not for biased rules, few epochs, or before any pruned epoch."""
+        begun = bool(self.pruned) or not self.to_come
+        return begun and not self.biased and self.num_epochs > FEW_EPOCHS
+
+    @property
     def too_early(self) -> str:
         """Why this cannot be said yet; empty if it can."""
         if not self.to_come:
             return ""
-        if len(self.pruned) < _FEWEST:
-            return f"{len(self.pruned)} pruned epochs are too few to see a trend"
+        if not self.pruned:
+            return "no epoch so far would have left anything out"
+        if (count := len(self.pruned)) < _FEWEST:
+            epochs = "epoch is" if count == 1 else "epochs are"
+            return f"{count} pruned {epochs} too few to see a trend"
         if abs(self.trend) > TOLERANCE:
+            before = self.pruned[-1 - _quarter(self.pruned)]
             now, direction = epoch_saving(self.pruned[-1]), "rises" if self.trend > 0 else "falls"
             return (
-                f"the spread of the gradients' sizes still {direction}: an epoch would save {now:.0%} "
-                f"now, {epoch_saving(self.pruned[-1 - _quarter(self.pruned)]):.0%} a little earlier"
+                f"the spread of the gradients' sizes still {direction}: an epoch would save "
+                f"{percent(now)} now, {percent(epoch_saving(before))} a little earlier"
             )
         return ""
 
 
 def _quarter(epochs: Sequence[object]) -> int:
     return max(1, len(epochs) // 4)
+
+
+def percent(share: float) -> str:
+    """A share in whole percent, with a true minus sign.
+
+    >>> percent(0.284), percent(-0.284), percent(-0.001)
+    ('28%', '−28%', '0%')
+    """
+    return f"{round(100 * share):d}%".replace("-", "−")
 
 
 @dataclass(frozen=True)
@@ -142,7 +161,7 @@ class Forecast:
     rule  left out  promised noise  realised noise  saving
     auto     40.0%            0.20            0.20     28%
     Use policy="auto": it would save about 28% of the sample passes at equal quality
-    (± 10 points, and rather less than more).
+    (± 10 points, more likely less than more).
     """
 
     rules: Mapping[str, RuleForecast]
@@ -160,7 +179,7 @@ class Forecast:
         """What to use, what that would save at equal quality and how sure it is; or why not."""
         name = self.best
         if name is None:
-            return "Too early to tell: no epoch has ended yet, or no unbiased rule is followed."
+            return self._nothing_to_judge
         rule = self.rules[name]
         if rule.num_epochs <= FEW_EPOCHS:
             return (
@@ -169,17 +188,31 @@ class Forecast:
             )
         if rule.too_early:
             return f"Too early to tell: {rule.too_early}. Ask again later."
-        sure = f"± {100 * ERROR:.0f} points, and rather less than more"
-        saved = f"{rule.saving:.0%} of the sample passes at equal quality ({sure})"
+        sure = f"± {100 * ERROR:.0f} points, more likely less than more"
+        saved = f"{percent(rule.saving)} of the sample passes at equal quality ({sure})"
         if rule.saving <= ERROR:
-            return (
-                f"Do not prune here: the best rule, {name}, would save {saved}. To save compute, train "
-                "for fewer epochs."
+            rules = (
+                f"the best rule, {name}, would save"
+                if self.shadows
+                else f"this run, by {name}, saves"
             )
+            return f"Do not prune here: {rules} {saved}. To save compute, train for fewer epochs."
         if not self.shadows:
             return f"This run, pruned by {name}, saves about {saved}."
         use = f'policy="{name}"' if name in POLICIES else name
         return f"Use {use}: it would save about {saved}."
+
+    @property
+    def _nothing_to_judge(self) -> str:
+        """Why there is no best rule."""
+        if not any(rule.biased for rule in self.rules.values()):
+            return (
+                "Too early to tell: no epoch that could be followed has ended yet. Ask again later."
+            )
+        return (
+            "No forecast for biased rules: a bias is not noise, and what it costs only a comparison "
+            "shows. Follow an unbiased rule, such as auto."
+        )
 
     def as_dict(self) -> dict[str, float]:
         """Return flat numbers for a logger.
@@ -194,9 +227,9 @@ class Forecast:
             last = rule.epochs[-1]
             numbers[f"{_PREFIX}/{name}/left_out"] = 1 - last.kept_cost
             numbers[f"{_PREFIX}/{name}/promised_noise"] = last.added_noise
-            if last.realised_noise is not None:
+            if last.realised_noise is not None and not rule.biased:
                 numbers[f"{_PREFIX}/{name}/realised_noise"] = last.realised_noise
-            if not rule.biased and rule.num_epochs > FEW_EPOCHS:
+            if rule.is_known:
                 numbers[f"{_PREFIX}/{name}/saving"] = rule.saving
         return numbers
 
@@ -209,7 +242,7 @@ class Forecast:
         for name, rule in self.rules.items():
             noise = rule.realised_noise
             realised = "" if noise is None else f"{noise:.2f}"
-            saving = "biased" if rule.biased else f"{rule.saving:.0%}"
+            saving = "biased" if rule.biased else percent(rule.saving) if rule.is_known else "–"
             if name not in short:
                 lines.append(name)
             lines.append(

@@ -10,6 +10,7 @@ seen all data.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from infobatch.forecast.realised import realised_noise, sums_of
 from infobatch.memory.memory import Memory, Rows
 from infobatch.memory.state import ShadowState
 from infobatch.plan import FloatArray, Plan
+from infobatch.policies.assumptions import ScoresError
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
 
@@ -53,19 +55,31 @@ class TrainedEpoch(Protocol):
 
 
 class Shadow:
-    """A rule, what it would remember, and the record of its epochs."""
+    """A rule, what it would remember, and the record of its epochs.
+
+    A rule that these losses are not for is no longer followed, and has no record: the training on all
+    data goes on.
+    """
 
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
         self.history: list[EpochPasses] = []
         self.seconds = 0.0  # of the processor, in this process
+        self._is_followed = True
         self._memory: Memory | None = None
 
     def follow(self, run: TrainedEpoch, seed: int) -> None:
         """Record an epoch that was trained on all data. Collective if the scores are sharded."""
         began = time.thread_time()
-        if run.losses is not None:
-            self._record(run, run.losses, seed)
+        if run.losses is not None and self._is_followed:
+            try:
+                self._record(run, run.losses, seed)
+            except ScoresError as error:  # on every rank
+                self._is_followed = False
+                self.history = []
+                warnings.warn(
+                    f"{error} Until then it is not followed, and has no forecast.", stacklevel=2
+                )
         self.seconds += time.thread_time() - began
 
     def _record(self, run: TrainedEpoch, recorded: Recorded, seed: int) -> None:
@@ -114,6 +128,7 @@ class Shadow:
         """What this shadow would be if the running epoch ended here."""
         twin = Shadow(self.planner)
         twin.history, twin._memory = list(self.history), self._current_memory(run.ranks).copy()
+        twin._is_followed = self._is_followed
         if not run.ranks.sharded:  # the other ranks would have to take part
             twin.follow(run, seed)
         return twin

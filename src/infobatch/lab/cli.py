@@ -6,6 +6,7 @@ neither.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,7 @@ LENGTHS = "0.4,0.6,0.8,1"
 # task (benchmarks/evidence/decisions.py). It shows how a comparison works; the evidence is in the stored runs.
 DEMO_LENGTHS, DEMO_SEEDS = "0.4,0.6,1", 4
 RULES = "auto,mean,quantile"
+_WIDTH = 80  # columns of a terminal
 
 
 def _commands() -> ModuleType:
@@ -373,15 +375,16 @@ def recipes(
 @app.command()
 def policies() -> None:
     """List the pruning policies."""
-    _print_rows([(name, rule.summary) for name, rule in sorted(POLICIES.entries.items())])
+    rules = sorted(POLICIES.entries.items())
+    _print_rows([(name, rule.summary.replace("``", "")) for name, rule in rules])  # no markup
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a name, then each of its texts on a separate line, so that no width truncates it."""
+    """Print a name, then each of its texts below it, in lines of at most 80 columns."""
     for name, *texts in rows:
         typer.echo(name)
         for text in texts:
-            typer.echo(f"    {text}")
+            typer.echo(textwrap.indent(textwrap.fill(text, _WIDTH - 4), "    "))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -96,23 +97,37 @@ def snapshot(path: Path, arms: list[Arm]) -> str:
     columns = {name: np.asarray(column) for name, column in table.items() if name != "index"}
     columns[SCORE] = columns[SCORE].astype(np.float32)
     columns[SCORE][~np.isfinite(columns[SCORE])] = np.nan
-    rules = {label_of(arm.name): _one_epoch(arm, columns) for arm in arms}
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always")
+        rules = {label_of(arm.name): _one_epoch(arm, columns) for arm in arms}
     note = (
         "A snapshot: what one epoch would save at equal quality if it began with these scores, as far "
         "as they predict the next visit. How well they do, and what the other epochs save, "
         "only a training shows: infobatch forecast TASK."
     )
-    return f"{Forecast(rules).table}\n{textwrap.fill(note, _WIDTH)}"
+    notes = [note, *dict.fromkeys(str(doubt.message) for doubt in doubts)]
+    return "\n".join([Forecast(rules).table, *(textwrap.fill(text, _WIDTH) for text in notes)])
 
 
 def _one_epoch(arm: Arm, columns: dict[str, FloatArray]) -> RuleForecast:
     scores = columns[SCORE]
-    planner = Planner.of(len(scores), _EPOCHS, arm.options).silent()
+    planner = Planner.of(len(scores), _EPOCHS, arm.options).followed()
     memory = planner.new_memory(Ranks())
     memory.restore(columns)
-    plan = planner.draw(memory, Ranks(), (), epoch=_EPOCHS // 2, seed=0)
+    middle = _EPOCHS // 2
+    earlier = _on_budget(planner, middle)
+    plan = planner.draw(memory, Ranks(), earlier, epoch=middle, seed=0)
     sizes = sums_of(plan, scores, sizing_of(planner.policy))
     noise = None if plan.biased else realised_noise(sizes)
     kept = len(plan)
     epoch = EpochPasses(0, len(scores), kept, kept, 0, (), plan.added_noise, realised_noise=noise)
-    return RuleForecast((epoch,), to_come=0, num_epochs=1)
+    return RuleForecast((epoch,) * _EPOCHS, to_come=0, num_epochs=_EPOCHS)
+
+
+def _on_budget(planner: Planner, count: int) -> list[EpochPasses]:
+    """The first ``count`` epochs of a run that saves as much in each as a budget, if any, asks for."""
+    size, save = planner.num_samples, planner.options.save
+    share = 0.0 if save is None else save * planner.num_epochs / planner.prunable(0)
+    shares = (share if epoch and planner.prunes(epoch) else 0.0 for epoch in range(count))
+    kept = [round(size * (1 - share)) for share in shares]
+    return [EpochPasses(epoch, size, made, made, 0, ()) for epoch, made in enumerate(kept)]

@@ -20,6 +20,10 @@ _MEANING = {
 }
 
 
+class ScoresError(ValueError):
+    """A rule that goes by the sizes of gradients got scores that cannot show them."""
+
+
 def check_not_negative(user: str, gradient: Gradient, lowest: float, samples: Samples) -> None:
     """Raise an error if a score is negative; on every rank if it is on one.
 
@@ -30,7 +34,7 @@ def check_not_negative(user: str, gradient: Gradient, lowest: float, samples: Sa
         samples: those of the epoch that is about to begin.
 
     Raises:
-        ValueError: if a score is negative. A sample with a negative loss would have no gradient, as if
+        ScoresError: if a score is negative. A sample with a negative loss would have no gradient, as if
             it were learned, and hard and easy samples would be confused.
     """
     negative = lowest < -ROUNDING
@@ -42,7 +46,7 @@ def check_not_negative(user: str, gradient: Gradient, lowest: float, samples: Sa
         if user.startswith("max_noise=")
         else 'use a rule that only compares the scores, such as policy="mean" or "quantile".'
     )
-    raise ValueError(
+    raise ScoresError(
         f"{user} got {got} before epoch {samples.epoch}, expected none below 0: "
         f"gradient={gradient!r} {_MEANING[gradient]}, and a sample with a negative one would count as "
         "learned. Rank by something that grows with the gradient, such as the squared error, "

@@ -86,7 +86,7 @@ class Planner:
         cost = check_rows("cost", options.cost, num_samples, positive=True)
         scores = read_scores(options.initial_scores, num_samples)
         shadows = {
-            name: cls.of(num_samples, num_epochs, others).silent()
+            name: cls.of(num_samples, num_epochs, others).followed()
             for name, others in options.shadows.items()
         }
         return cls(num_samples, num_epochs, options, cost, labels, scores, shadows)
@@ -99,9 +99,9 @@ class Planner:
         assert self.labels is not None
         return compact(self.labels)
 
-    def silent(self) -> Planner:
-        """This planner without the warnings about what it would do to a training."""
-        self._warned.update(("bias", "sizes"))
+    def followed(self) -> Planner:
+        """This planner without the warning of a bias: it leaves nothing out, so there is none."""
+        self._warned.add("bias")
         return self
 
     def __post_init__(self) -> None:

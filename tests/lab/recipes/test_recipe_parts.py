@@ -308,7 +308,7 @@ def test_tokenizer(text):
 
 
 @needs_data("alpaca")
-def test_a_truncated_checkpoint_is_refused(tmp_path):
+def test_a_truncated_checkpoint_raises(tmp_path):
     source = DATA / "stories260K"
     (tmp_path / "stories260K").mkdir()
     content = (source / "stories260K.bin").read_bytes()
@@ -385,7 +385,7 @@ def test_answers_count_for_themselves(name):
     ],
 )
 @needs_data("gsm8k")
-def test_sizes_that_are_refused(options, message):
+def test_sizes_that_raise(options, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
         load_recipe("gsm8k", data=DATA, options=options).data()
     assert str(caught.value) == message

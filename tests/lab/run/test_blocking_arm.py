@@ -44,7 +44,7 @@ def test_what_chooses():
         ("blocking:layer=1:hardest=0.6", "blocking has no option 'hardest'"),
     ],
 )
-def test_options_that_are_refused(arm, words):
+def test_options_that_raise(arm, words):
     with pytest.raises(ValueError, match="--arms got '") as error:
         parse_arms(f"full,{arm}")
     assert words in str(error.value)

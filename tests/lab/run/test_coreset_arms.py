@@ -67,7 +67,7 @@ def test_names():
         ("coreset:el2n@0.3+fill", "There is no arm 'fill'"),
     ],
 )
-def test_what_is_refused(text, words):
+def test_what_raises(text, words):
     with pytest.raises(ValueError, match=r"--arms|no arm") as error:
         parse_arms(f"full,{text}")
     assert words in str(error.value)
@@ -137,7 +137,7 @@ def test_a_task_without_labels_can_only_draw(tmp_path):
         compare(tmp_path / "other", "full,coreset:el2n@0.5", 1, path)
 
 
-def test_a_subset_of_other_settings_is_refused(task, tmp_path):
+def test_a_subset_of_other_settings_raises(task, tmp_path):
     compare(tmp_path / "out", "full,coreset:random@0.5", 1, task)
     task.write_text(TASK + "\nbatch_size = 16\n")
     (tmp_path / "out/results.json").unlink()

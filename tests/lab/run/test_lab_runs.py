@@ -355,7 +355,7 @@ def test_a_run_that_ends_within_an_epoch_resumes_there(tmp_path, monkeypatch):
         assert torch.equal(value, resumed.model.state_dict()[name])
 
 
-def test_a_length_that_is_no_share_is_refused(tmp_path):
+def test_a_length_that_is_no_share_raises(tmp_path):
     failed = train_once(TINY, "--arm", "full", "--length", "0", "--out", tmp_path)
     assert failed.exit_code == 2
     assert (

@@ -62,13 +62,13 @@ def test_what_chooses():
         ("stream:every=2", "stream has no option 'every'"),
     ],
 )
-def test_options_that_are_refused(arm, words):
+def test_options_that_raise(arm, words):
     with pytest.raises(ValueError, match="--arms got '") as error:
         parse_arms(f"full,{arm}")
     assert words in str(error.value)
 
 
-def test_a_task_without_a_proxy_is_refused(tmp_path):
+def test_a_task_without_a_proxy_raises(tmp_path):
     with pytest.raises(TaskError) as error:
         run_of(tmp_path, "proxy:keep=0.5", load_task(str(TINY)))
     assert str(error.value) == (

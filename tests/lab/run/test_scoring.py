@@ -108,7 +108,7 @@ def test_other_scores_are_another_arm(tmp_path):
     assert Arm("mean").hash is None
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_scored(tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_written_raises_before_anything_is_scored(tmp_path, monkeypatch):
     monkeypatch.setattr("infobatch.lab.commands.score_task", None)
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "scores.npz"
@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_scored(tmp_
     assert message in run.stderr
 
 
-def test_what_is_refused(tmp_path):
+def test_what_raises(tmp_path):
     for arguments, message in [
         (("score", TINY, "--proxy"), "--proxy got the task tiny_task, which defines none"),
         (("score", TINY, "--checkpoint", tmp_path / "no.pt"), "which does not exist"),

@@ -60,7 +60,7 @@ def test_names():
         ("stream:window=0", "window"),
     ],
 )
-def test_options_that_are_refused(arm, words):
+def test_options_that_raise(arm, words):
     with pytest.raises(ValueError, match="--arms got 'stream:") as error:
         parse_arms(f"full,{arm}")
     assert words in str(error.value)
@@ -198,7 +198,7 @@ def test_short_costs_what_a_stream_did(tmp_path):
 # What raises an error.
 
 
-def test_several_processes_are_refused(tmp_path):
+def test_several_processes_raise(tmp_path):
     run = stream_run(tmp_path)
     run.world_size = 2  # as torchrun would
     with pytest.raises(TaskError) as error:
@@ -209,7 +209,7 @@ def test_several_processes_are_refused(tmp_path):
     )
 
 
-def test_a_batch_without_a_row_per_sample_is_refused(tmp_path):
+def test_a_batch_without_a_row_per_sample_raises(tmp_path):
     def collate(samples):
         x, y = zip(*samples, strict=True)
         return torch.stack(x), torch.stack(y), torch.zeros(3, 4)

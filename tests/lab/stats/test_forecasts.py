@@ -53,6 +53,12 @@ def test_the_forecast_beside_what_was_measured(demo):
     )
     assert forecast_note([followed(demo)], None).endswith("points: auto 25%.")
     assert forecast_note(demo.runs, frontier) == "", "no run followed anything"
+    few = followed(demo)
+    few = replace(few, shadows={arm: epochs[:5] for arm, epochs in few.shadows.items()})
+    assert forecast_note([few], frontier) == (
+        "No forecast of the saving at equal quality for 5 epochs: with so few, the number of steps matters "
+        "more than noise."
+    )
 
 
 def test_no_table_or_sentence_has_the_old_name(demo):

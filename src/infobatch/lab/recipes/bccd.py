@@ -121,11 +121,11 @@ class Recipe:
 
     def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
         """The average precision in percent, the mean over classes and IoUs of 0.5 to 0.95."""
-        found = []
+        outcomes = []
         for detected, boxes in detections(model, data, confidence=0.001):
             correct = matched(detected, boxes)
-            found.append((correct, detected[:, 4], detected[:, 5], boxes[:, 0]))
-        columns = (torch.cat(column).numpy() for column in zip(*found, strict=True))
+            outcomes.append((correct, detected[:, 4], detected[:, 5], boxes[:, 0]))
+        columns = (torch.cat(column).numpy() for column in zip(*outcomes, strict=True))
         precision = ap_per_class(*columns)[5]  # by class and IoU
         return 100 * float(precision.mean()) if len(precision) else 0.0
 
@@ -184,11 +184,11 @@ def zoomed_and_flipped(
 
 def as_ultralytics(images: torch.Tensor, boxes: torch.Tensor) -> dict[str, torch.Tensor]:
     """A batch as Ultralytics' loss takes it: the boxes of all images in one list."""
-    there = boxes[..., 0] != NO_BOX
-    listed = boxes[there]
+    is_box = boxes[..., 0] != NO_BOX
+    listed = boxes[is_box]
     return {
         "img": images,
-        "batch_idx": there.nonzero()[:, 0].float(),
+        "batch_idx": is_box.nonzero()[:, 0].float(),
         "cls": listed[:, :1],
         "bboxes": listed[:, 1:],
     }
@@ -209,12 +209,12 @@ def detections(
             inputs = functional.pad(standardised(images.to(device)), (0, 0, stripe, stripe))
             outputs = model(inputs.contiguous(memory_format=torch.channels_last))[0].cpu()
             # Without a limit of time: the same on a busy machine.
-            found = non_max_suppression(
+            detections_in_batch = non_max_suppression(
                 outputs, confidence, 0.7, multi_label=True, max_time_img=float("inf")
             )
             in_pixels = boxes * torch.tensor([1, width, height, width, height])
             in_pixels[..., 2] += stripe
-            for detected, rows in zip(found, in_pixels, strict=True):
+            for detected, rows in zip(detections_in_batch, in_pixels, strict=True):
                 true = rows[rows[:, 0] != NO_BOX]
                 results.append((detected, torch.cat([true[:, :1], xywh2xyxy(true[:, 1:])], 1)))
     return results

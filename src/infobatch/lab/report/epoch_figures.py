@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from infobatch.forecast import Forecast, epoch_saving
+from infobatch.forecast import Forecast, epoch_saving, percent
 from infobatch.lab.report.details import Array
 from infobatch.lab.report.looks import Look, shortened
 from infobatch.lab.report.svg import INK, draw, hover
@@ -136,12 +136,12 @@ def forecast(known: Forecast | None, *, looks: Mapping[str, Look]) -> Markup | N
             look = looks[arm]
             every = max(1, len(x) // 8)
             (line,) = axis.plot(x, realised, **look.line(), markevery=every, label=arm)
-            hover(line, f"{arm}: {rule.saving:.0%} over all epochs")
+            hover(line, f"{arm}: {percent(rule.saving)} over all epochs")
             axis.plot(x, promised, color=look.colour, ls=":", lw=1)
         axis.axhline(0, color=INK, lw=1)
         axis.set(xlabel="epoch", ylabel="forecast saving")
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axis.yaxis.set_major_formatter(PercentFormatter(1))
 
-    words = (f"{arm} {rule.saving:.0%}" for arm, rule in shown.items())
+    words = (f"{arm} {percent(rule.saving)}" for arm, rule in shown.items())
     return draw("forecast", f"Forecast saving at equal quality by epoch: {', '.join(words)}", plot)

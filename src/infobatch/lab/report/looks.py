@@ -56,9 +56,9 @@ def looks_of(arms: Sequence[str]) -> dict[str, Look]:
     """
     numbers: dict[str, int] = {}
     for arm in sorted(arms, key=lambda arm: ":" in arm):  # rules without options come first
-        own = _OWN.get(arm.partition(":")[0])
-        if own is not None and own not in numbers.values():
-            numbers[arm] = own
+        number = _OWN.get(arm.partition(":")[0])
+        if number is not None and number not in numbers.values():
+            numbers[arm] = number
     taken, nobodys = set(numbers.values()), max(_OWN.values()) + 1
     free = (
         number

@@ -32,6 +32,7 @@ from typing import Literal
 
 import numpy as np
 
+from infobatch.forecast import percent
 from infobatch.lab.stats.intervals import Array, t_quantile
 
 Bound = Literal["at least", "at most"]
@@ -301,11 +302,6 @@ class Saving:
         if self.low is not None:
             return f"{percent(self.low)} or more"
         return "" if self.high is None else f"{percent(self.high)} or less"
-
-
-def percent(share: float) -> str:
-    """A share as a whole percentage, with a true minus sign."""
-    return f"{round(100 * share):d}%".replace("-", "−")
 
 
 def saving_of_point(crossing: Crossing, *, confidence: float) -> Saving:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from infobatch.forecast import ERROR, Forecast, RuleForecast
+from infobatch.forecast import ERROR, FEW_EPOCHS, Forecast, RuleForecast, percent
 from infobatch.lab.stats.frontier import Frontier
 from infobatch.lab.stats.runs import FULL_LENGTH, Record, label_of
 
@@ -29,12 +29,19 @@ def forecast_note(records: Iterable[Record], frontier: Frontier | None) -> str:
         return ""
     measured = {} if frontier is None else _measured(frontier)
     parts = [
-        f"{arm} {rule.saving:.0%}" + (f" (measured: {measured[arm]})" if arm in measured else "")
+        f"{arm} {percent(rule.saving)}"
+        + (f" (measured: {measured[arm]})" if arm in measured else "")
         for arm, rule in forecast.rules.items()
         if not rule.biased
     ]
     if not parts:
         return ""
+    count = max(rule.num_epochs for rule in forecast.rules.values())
+    if count <= FEW_EPOCHS:
+        return (
+            f"No forecast of the saving at equal quality for {count} epochs: with so few, the number of steps "
+            "matters more than noise."
+        )
     return (
         "Forecast of the saving at equal quality, from one run on all data, "
         f"± {100 * ERROR:.0f} points: {', '.join(parts)}."

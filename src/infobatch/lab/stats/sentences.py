@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from infobatch.lab.stats.curve import Saving, percent
+from infobatch.forecast import percent
+from infobatch.lab.stats.curve import Saving
 from infobatch.lab.stats.frontier import Point, Pooled
 from infobatch.lab.stats.intervals import (
     FEWEST_SEEDS,
