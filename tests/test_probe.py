@@ -364,13 +364,40 @@ def test_the_report_says_whether_the_loss_shows_the_gradient():
     assert other["probe/spread"] == pytest.approx(9 / 7**0.5 / 3, rel=0.1)
 
 
+def test_the_report_compares_the_sizes_that_scoring_reports():
+    """At the logits the gradient of a smoothed cross-entropy is what the scoring function reports."""
+    logits = nn.Identity()
+    probe = Probe(logits)
+    for _ in range(9):
+        labels = torch.randint(CLASSES, (COUNT,))
+        learned = 12 * torch.rand(COUNT, 1) * functional.one_hot(labels, CLASSES)
+        output = logits(learned.requires_grad_())
+        losses = infobatch.scoring.cross_entropy(output, labels, label_smoothing=0.2)
+        probe.watch(losses).losses.mean().backward()
+        ratios = probe.sizes / losses.extras["gradient"]
+        assert ratios == pytest.approx(ratios[0].expand(COUNT), rel=1e-4)
+    numbers = probe.numbers
+    assert numbers["probe/samples"] == 9 * COUNT
+    assert numbers["probe/kept_by_reported_size"] == pytest.approx(
+        numbers["probe/kept_by_size"], abs=0.1
+    ), "of two batches in nine"
+    assert numbers["probe/kept_by_loss"] > numbers["probe/kept_by_reported_size"] + 0.1
+    report = probe.report()
+    kept = numbers["probe/kept_by_reported_size"]
+    assert f"by the size that the scoring function reports       {kept:.0%}\n" in report
+    others = Probe(logits)
+    plain = functional.cross_entropy(logits(learned), labels, reduction="none")
+    others.watch(plain).mean().backward()
+    assert "scoring function" not in others.report()
+
+
 def test_the_window_has_the_latest_samples():
     layer = nn.Identity()
     probe = Probe(layer, window=10)
     for value in range(5):
         values = layer(torch.ones(4, 1, requires_grad=True))
         probe.watch((values * (value + 1)).squeeze(1)).sum().backward()
-    sizes = probe._window._pairs[1]
+    sizes = probe._window._columns[0]
     assert sorted(sizes.tolist()) == [3.0, 3.0] + [4.0] * 4 + [5.0] * 4
     assert probe.numbers["probe/samples"] == 10
     assert Probe(layer).numbers == {}

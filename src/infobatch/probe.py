@@ -13,7 +13,7 @@ from torch import nn
 from torch._compile import _disable_dynamo  # torch.compiler.disable, but imports Dynamo when called
 
 from infobatch.checks import check_count
-from infobatch.per_sample import PerSample
+from infobatch.per_sample import GRADIENT, PerSample
 from infobatch.policies.gradient import gradient_size
 
 if TYPE_CHECKING:
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 Watched = TypeVar("Watched", torch.Tensor, PerSample)
 Numbers = npt.NDArray[np.float64]
 
+_REPORTED_EVERY = (
+    8  # batches: computing the sizes that scoring reports takes a pass over the logits
+)
+_NOT_KNOWN = torch.tensor(torch.nan)
+_BY_REPORTED = "    by the size that the scoring function reports       {:.0%}"
 _TAU = 0.2  # the added noise at which the report compares what has to be kept: that of "auto"
 _FLOOR = 0.25  # and its smallest probability of being kept
 
@@ -83,6 +88,7 @@ class Probe:
         self._name = type(layer).__name__
         self._open: _Pass | None = None  # has run through the layer, its losses are still to come
         self._last: _Pass | None = None  # whose losses were watched last
+        self._watched = 0  # batches
         self._handle = layer.register_forward_hook(self._after_forward)
 
     # For the training loop.
@@ -126,6 +132,9 @@ class Probe:
         if step.size is not None:
             self._check_size(step.size, len(values))
         step.losses = values.detach()
+        if isinstance(losses, PerSample) and self._watched % _REPORTED_EVERY == 0:
+            step.reported = losses.extras.get(GRADIENT)
+        self._watched += 1
         values.register_hook(step.at_losses)  # type: ignore[no-untyped-call]
         self._last = step
         return losses
@@ -194,7 +203,9 @@ class Probe:
             # Samples that are not known do not count, neither here nor in their number.
             shares = torch.where(step.sizes.isfinite(), 1 / factors, 0.0)
             total = shares @ rows.float()
-            self._window.add(step.losses.to(rows.device), step.sizes, total.square().sum())
+            known = [step.losses, step.reported if step.reported is not None else _NOT_KNOWN]
+            columns = [column.to(rows.device, torch.float32).expand_as(sizes) for column in known]
+            self._window.add(torch.stack([step.sizes, *columns]), total.square().sum())
 
     def _check_size(self, entries: int, count: int) -> None:
         if entries != count:
@@ -228,6 +239,8 @@ class Probe:
         if np.isfinite(scale):
             noise_scale = f"{scale:,.0f} samples, where a batch has {numbers['probe/batch']:,.0f}"
         kept = [numbers[f"probe/kept_by_{name}"] for name in ("size", "loss", "root")]
+        reported = numbers.get("probe/kept_by_reported_size")
+        by_reported = [] if reported is None else [_BY_REPORTED.format(reported)]
         return "\n".join(
             [
                 f"Gradients at {self._name}, {numbers['probe/samples']:,.0f} samples:",
@@ -237,6 +250,7 @@ class Probe:
                 f"  to keep for {_TAU:.0%} more noise, by the true size      {kept[0]:.0%}",
                 f"    by 1 − exp(−loss)                               {kept[1]:.0%}",
                 f"    by the root of the loss                         {kept[2]:.0%}",
+                *by_reported,
                 f"  gradient noise scale at this layer: {noise_scale}",
             ]
         )
@@ -264,6 +278,7 @@ class _Pass:
         self.calls = 0  # of the layer
         self.size: int | None = None  # of the batch, as the layer has it
         self.losses: torch.Tensor | None = None
+        self.reported: torch.Tensor | None = None  # sizes of gradients, by a scoring function
         self.factors: torch.Tensor | None = None  # ∂ (what backward() was called for) / ∂ losses
         self.sizes: torch.Tensor | None = None
 
@@ -273,27 +288,27 @@ class _Pass:
 
 
 class _Window:
-    """The latest losses and sizes on the device, and the sums that the noise scale needs."""
+    """The latest measured sizes, losses and reported sizes on the device, and the sums that the noise scale needs."""
 
     def __init__(self, length: int) -> None:
         self._length = length
         self._seen = 0
         self._batches = 0
-        self._pairs: torch.Tensor | None = None  # (2, length): losses and sizes
+        self._columns: torch.Tensor | None = None  # (3, length)
         self._sums = torch.zeros(4)
 
-    def add(self, losses: torch.Tensor, sizes: torch.Tensor, squared_sum: torch.Tensor) -> None:
+    def add(self, columns: torch.Tensor, squared_sum: torch.Tensor) -> None:
         """Add a batch, and ‖Σ gradients‖² of its samples."""
-        if self._pairs is None or self._pairs.device != sizes.device:
-            empty = torch.full((2, self._length), torch.nan, device=sizes.device)
-            self._pairs = empty if self._pairs is None else self._pairs.to(sizes.device)
-            self._sums = self._sums.to(sizes.device)
-        batch = torch.stack([losses.float(), sizes])[:, -self._length :]
+        if self._columns is None or self._columns.device != columns.device:
+            empty = torch.full((len(columns), self._length), torch.nan, device=columns.device)
+            self._columns = empty if self._columns is None else self._columns.to(columns.device)
+            self._sums = self._sums.to(columns.device)
+        sizes, batch = columns[0], columns[:, -self._length :]
         count = batch.shape[1]
         at = self._seen % self._length
         first = min(count, self._length - at)
-        self._pairs[:, at : at + first] = batch[:, :first]
-        self._pairs[:, : count - first] = batch[:, first:]
+        self._columns[:, at : at + first] = batch[:, :first]
+        self._columns[:, : count - first] = batch[:, first:]
         self._seen += count
         self._batches += 1
         # Unbiased for any batch of n gradients g: (‖Σ g‖² − Σ ‖g‖²) / (n (n − 1)) for the squared
@@ -317,11 +332,11 @@ class _Window:
 
     def numbers(self) -> dict[str, float]:
         """See :attr:`Probe.numbers`."""
-        if self._pairs is None:
+        if self._columns is None:
             return {}
-        losses, sizes = self._pairs.double().cpu().numpy()
+        sizes, losses, reported = self._columns.double().cpu().numpy()
         known = np.isfinite(losses) & np.isfinite(sizes)
-        losses, sizes = losses[known], sizes[known]
+        sizes, losses, reported = sizes[known], losses[known], reported[known]
         if len(sizes) < 2 or not sizes.any():
             return {}
         mean_square, square, batch, batches = (float(value) for value in self._sums.cpu())
@@ -329,7 +344,7 @@ class _Window:
         positive = (losses > 0) & (sizes > 0)
         logs = np.log(losses[positive]), np.log(sizes[positive])
         scores = losses.astype(np.float32)
-        return {
+        numbers = {
             "probe/samples": float(len(sizes)),
             "probe/batch": batch / max(batches, 1e-12),
             "probe/spread": float(sizes.std() / sizes.mean()),
@@ -340,6 +355,10 @@ class _Window:
             "probe/kept_by_root": _kept(gradient_size(scores, "root"), sizes),
             "probe/noise_scale": scale,
         }
+        compared = np.isfinite(reported)
+        if sizes[compared].any():
+            numbers["probe/kept_by_reported_size"] = _kept(reported[compared], sizes[compared])
+        return numbers
 
 
 def _rows(gradient: torch.Tensor, batch_dim: int) -> torch.Tensor:
