@@ -11,7 +11,6 @@ from infobatch.epoch import boundary
 from infobatch.epoch.clock import Clock, Complete, Offered, Spent, Training, two_loops
 from infobatch.epoch.loader_state import ReadPosition, check_position
 from infobatch.epoch.matching import check_data_length, check_endless
-from infobatch.epoch.numbering import Numbering
 from infobatch.epoch.route import Route
 from infobatch.epoch.run import Resumed, Run
 from infobatch.epoch.walk import Walk
@@ -38,13 +37,12 @@ class Course:
         self, planner: Planner, seed: int, find_ranks: Callable[[], Ranks], loaders: KnownLoaders
     ) -> None:
         self.seed = seed
-        self.clock: Clock[Walk] = Clock(self._close)
+        self.clock: Clock = Clock(self._close)
         self.history: list[EpochPasses] = []
         self.find_ranks = find_ranks
         self.planner = planner
         self.shadows = {name: Shadow(rule) for name, rule in planner.shadows.items()}
         self._loaders = loaders
-        self._numbering = Numbering()
         self._memory: Memory | None = None
         self._run: Run | None = None
         self._loaders_position: ReadPosition | None = None  # from a stateful loader's checkpoint
@@ -110,7 +108,6 @@ class Course:
         at_once = walk.loader is not None and walk.loader.read_ahead > 0
         if not self.clock.begin(walk, ends_previous=same_loader, at_once=at_once):
             return None
-        self._numbering.settle()
         run = self.current_run()
         walk.prepared = self._loaders.prepared(run.ranks.world_size)
         if resumed and run.made() and walk.prepared is not None:
@@ -138,11 +135,10 @@ class Course:
         clock, counter = self.clock, self._loaders.counter()
         self._epoch_was_set = True
         in_mid_epoch = self._run is not None and not self._run.closed and self._run.made() > 0
-        is_end = epoch == clock.finished and not in_mid_epoch
-        ours = self._numbering.ours(epoch, current=clock.epoch, is_end=is_end, counter=counter)
+        ours = clock.meant_by(epoch, counter=counter, in_mid_epoch=in_mid_epoch)
         if counter == epoch and ours == clock.epoch and self._was_broken_off():
-            self._numbering.skip_one()  # the loader counts only completed epochs
-            ours += 1
+            ours += 1  # the loader counts only completed epochs
+            clock.offset = ours - epoch
         if ours == clock.epoch and clock.would_repeat and self.find_ranks().share_batches:
             raise RuntimeError(
                 f"set_epoch({epoch}) would repeat an epoch that was left early, which is not possible with "
@@ -372,7 +368,6 @@ class Course:
         self.seed = state.seed
         self.history = list(state.history)
         self.clock.load(state.epoch, state.finished)
-        self._numbering.forget()
         self._epoch_was_set = False
         self._memory, self._run = memory, run
         begun_here = ShadowState(memory.copy().columns, ())  # a new shadow starts from the scores

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from infobatch.epoch.clock import Clock
-from infobatch.epoch.walk import Walk
 
 
 class ReadPosition(NamedTuple):
@@ -15,7 +14,7 @@ class ReadPosition(NamedTuple):
     read: int
 
 
-def check_position(position: ReadPosition, clock: Clock[Walk], done: int) -> None:
+def check_position(position: ReadPosition, clock: Clock, done: int) -> None:
     """Raise if a loader's checkpoint comes without the pruner's own, which has the scores.
 
     ``done`` samples of the clock's epoch are part of the pruner's state.
