@@ -112,7 +112,7 @@ class Course:
         walk.prepared = self._loaders.prepared(run.ranks.world_size)
         if resumed and run.made() and walk.prepared is not None:
             walk.prepared.check_resume(run.epoch, run.made())
-        run.walk = walk
+        run.begin(walk)
         return run.route
 
     def check_turn(self, walk: Walk) -> None:
@@ -120,10 +120,10 @@ class Course:
         run = self._run
         if run is None or run.walk is walk or walk.issued >= walk.to_issue:
             return  # the current one, or it is about to learn that nothing is left
-        if not walk.walks(run.route) or (run.updated and run.walk is not None and run.walk.alive):
+        if walk.route is not run.route or (run.updated and run.walk is not None and run.walk.alive):
             raise two_loops(self.clock.epoch)
         self.clock.take_over(walk)  # the newer one was only a look at the data
-        run.continue_with(walk)
+        run.begin(walk)
 
     def length(self, *, shrinks: bool = False) -> Route | None:
         """The route that determines the sampler's length; None if nothing is left."""

@@ -61,7 +61,6 @@ class Run:
         self.losses: Losses | None = None
         self.channels, self._resumed = channels, resumed
         self._last: tuple[int, int] | None = None
-        self._cut_for: Walk | None = None  # whose batches the weights are cut into
         left = plan.codes
         if resumed is not None:
             if resumed.form == "index":
@@ -71,15 +70,17 @@ class Run:
         self.route = Route(plan, ranks, left)
         if resumed is not None:
             self.losses = self.losses_by(resumed.form, resumed.losses)
-        self.weights = Weights(self.route)
+        self.weights = Weights(self.route, None)
 
     def on(self, ranks: Ranks) -> Run:
         """Return the same epoch, not begun, for another set of ranks."""
         return Run(self.epoch, self.plan, ranks, self.channels, self._resumed)
 
-    def continue_with(self, walk: Walk) -> None:
-        """Let an earlier iterator of this epoch be the one that counts."""
+    def begin(self, walk: Walk) -> None:
+        """Let this walk be the one that counts: a new one, or one that another has only looked past."""
         self.walk = walk
+        walk.walk_along(self.route)
+        self.weights = Weights(self.route, walk.batches)
         if self.updated:
             self._begin_updates(by_index=self.by_index)
 
@@ -113,7 +114,6 @@ class Run:
             index = send(index, device)
             self._check_at("batch_weights", index)
             return self._scaled_at("batch_weights", index, torch.float32) * index.shape[0]
-        self._cut()
         return self.weights.of_batch(self.updated, self.rest_of_batch("batch_weights()"), device)
 
     def reweight(self, losses: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
@@ -215,7 +215,6 @@ class Run:
     def _begin_updates(self, *, by_index: bool) -> None:
         """Note what is known about the loader when the first losses of the epoch arrive."""
         walk = self.walk
-        self._cut()
         if walk is not None and by_index and walk.cut is not None and walk.cut.pad:
             raise RuntimeError(
                 "update(index=…) got a batch of batch_sampler(pad=True), expected the form without "
@@ -226,11 +225,6 @@ class Run:
             walk.note_first_update()
         known = None if walk is None else walk.deliverable
         self.check_at = sys.maxsize if known is None else known
-
-    def _cut(self) -> None:
-        if self.walk is not None and self.walk is not self._cut_for:
-            self.weights.cut_into(self.walk.batches)
-            self._cut_for = self.walk
 
     def _count(self, count: int) -> None:
         self.updated += count

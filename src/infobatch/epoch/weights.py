@@ -47,23 +47,18 @@ class _Table(NamedTuple):
 
 
 class Weights:
-    """The weights along a route.
+    """The weights along a route, which is divided into ``batches`` if these are known.
 
     If batches shrink with the epoch, the mean over a smaller batch is multiplied by the ratio of
     the sizes, so that in effect it is divided by the full batch's size.
     """
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, batches: Batches | None) -> None:
         self._route = route
         self._whole = route.plan.whole
         self._shrunk: ShrunkBatches | None = None
         self._chunk: _Chunk | None = None
         self._table: _Table | None = None
-
-    def cut_into(self, batches: Batches | None) -> None:
-        """Set the batches into which the route is divided."""
-        self._shrunk = self._chunk = self._table = None
-        route = self._route
         # A rank with a shard of the scores may leave nothing out while other ranks do.
         pruned = not self._whole or route.planned < route.full_counts.sum()
         if isinstance(batches, ShrunkBatches) and pruned:
