@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import infobatch
-from infobatch.epoch.weights import Weights
+from infobatch.step.weights import Weights
 from numbered import Numbered, loss_of, run_epoch
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from infobatch.epoch.losses import Losses, PositionLosses
 from infobatch.epoch.matching import left_out, warn_of_left_out, warn_of_sharding
 from infobatch.epoch.run import Run
 from infobatch.forecast.realised import realised_noise, sums_of
@@ -18,6 +17,7 @@ from infobatch.memory.memory import Memory
 from infobatch.plan import fingerprint
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
+from infobatch.step.losses import Losses, PositionLosses
 
 
 def close_epoch(

@@ -11,7 +11,6 @@ from infobatch.epoch import boundary
 from infobatch.epoch.clock import Clock, Complete, Offered, Spent, Training, two_loops
 from infobatch.epoch.loader_state import ReadPosition, check_position
 from infobatch.epoch.matching import check_data_length, check_endless
-from infobatch.epoch.route import Route
 from infobatch.epoch.run import Resumed, Run
 from infobatch.epoch.walk import Walk
 from infobatch.forecast.law import Forecast, RuleForecast
@@ -25,6 +24,7 @@ from infobatch.policies.none import NoPrune
 from infobatch.policies.options import name_of
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
+from infobatch.step.route import Route
 
 
 class Course:

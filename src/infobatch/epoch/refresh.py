@@ -13,9 +13,9 @@ import torch
 from infobatch import checks
 from infobatch.epoch import boundary
 from infobatch.epoch.course import Course
-from infobatch.epoch.losses import IndexLosses, was_visited
 from infobatch.epoch.run import Run
 from infobatch.per_sample import PerSample
+from infobatch.step.losses import IndexLosses, was_visited
 
 _TOGETHER = (
     "With several ranks it is collective: call it once after each epoch, on every rank, with all the "

@@ -10,20 +10,20 @@ from typing import NamedTuple
 import torch
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.losses import (
+from infobatch.epoch.matching import check_claim, rest_of_batch
+from infobatch.epoch.progress import Progress
+from infobatch.epoch.walk import Walk
+from infobatch.plan import FloatArray, Plan
+from infobatch.plan.batching import ShrunkBatches
+from infobatch.step.losses import (
     IndexLosses,
     Losses,
     PositionLosses,
     Reported,
     was_visited,
 )
-from infobatch.epoch.matching import check_claim, rest_of_batch
-from infobatch.epoch.progress import Progress
-from infobatch.epoch.route import Route
-from infobatch.epoch.walk import Walk
-from infobatch.epoch.weights import Weights, check_planned, scaled_at, weighted_mean
-from infobatch.plan import FloatArray, Plan
-from infobatch.plan.batching import ShrunkBatches
+from infobatch.step.route import Route
+from infobatch.step.weights import Weights, check_planned, scaled_at, weighted_mean
 from infobatch.transfer import send
 
 

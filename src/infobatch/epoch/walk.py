@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from infobatch.epoch.route import Route
 from infobatch.loaders.asking import AskingLoader, find_asking_loader
 from infobatch.loaders.known import PreparedLoader
 from infobatch.plan.batching import Batches, EvenBatches, FixedBatches, ShrunkBatches
+from infobatch.step.route import Route
 
 _BLOCK = 1 << 14  # indices turned into Python numbers at a time
 Begin = Callable[["Walk"], Route | None]

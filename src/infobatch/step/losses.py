@@ -16,9 +16,9 @@ import numpy.typing as npt
 import torch
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.route import Route
 from infobatch.memory.memory import Rows
 from infobatch.plan import FloatArray
+from infobatch.step.route import Route
 
 _UNVISITED = float("-inf")
 _UNSCORED = float("inf")

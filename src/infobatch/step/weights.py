@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from infobatch.epoch.route import Route
 from infobatch.plan.batching import Batches, ShrunkBatches
+from infobatch.step.route import Route
 
 _AT_ONCE = 1 << 16  # positions whose weights are unpacked together
 _ALIGNED = 16  # weights between addresses that are aligned like a new tensor's
