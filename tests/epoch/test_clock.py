@@ -289,14 +289,15 @@ def test_without_a_resume_a_finished_epoch_is_trained_once_more():
 
 
 @pytest.mark.parametrize(
-    ("phase", "over", "left"),
+    ("phase", "over", "repeats"),
     [
         (Idle(4), False, False),
         (Spent(4), False, False),
         (Offered(4, FakeLoop(issued=3, held=False)), False, False),
         (Offered(4, FakeLoop(issued=0, deliverable=None)), False, False),
         (Training(4, FakeLoop(issued=3)), False, False),
-        (Training(4, FakeLoop(issued=3, held=False)), False, True),
+        (Training(4, FakeLoop(issued=2, held=False)), False, True),
+        (Training(4, FakeLoop(issued=3, held=False)), False, False),  # updates are still to come
         (Training(4, FakeLoop(ended=True)), True, True),
         (Training(4, None), False, False),
         (Complete(4, FakeLoop()), True, False),
@@ -304,10 +305,10 @@ def test_without_a_resume_a_finished_epoch_is_trained_once_more():
     ],
     ids=repr,
 )
-def test_what_a_checkpoint_reads(phase, over, left):
+def test_what_a_checkpoint_reads(phase, over, repeats):
     clock, closed = clock_in(phase)
     assert clock.is_over is over
-    assert clock.was_left is left
+    assert clock.would_repeat is repeats
     assert clock.epoch == 4
     assert clock.loop is getattr(phase, "loop", None)
     assert clock.phase is phase
@@ -545,7 +546,7 @@ class Loops(RuleBasedStateMachine):
         """The length, a checkpoint, a progress bar: nothing changes."""
         before = self.clock.phase
         over, epoch = self.clock.is_over, self.clock.epoch
-        _ = self.clock.was_left, self.clock.loop, self.clock.resumed
+        _ = self.clock.would_repeat, self.clock.loop, self.clock.resumed
         assert self.clock.phase is before
         self.saved = (epoch + 1, epoch) if over else (epoch, self.clock.finished)
 

@@ -115,15 +115,12 @@ class Clock:
         return isinstance(phase, Complete)
 
     @property
-    def was_left(self) -> bool:
-        """Whether a loop has trained on part of the epoch and then left it."""
-        trained = isinstance(self.phase, Training | Complete)
-        return trained and self.loop is not None and not self.loop.alive
-
-    @property
     def would_repeat(self) -> bool:
-        """Whether ``set_epoch`` with the same number begins the epoch once more."""
-        return self.was_left and (self.is_over or not self._is_draining())
+        """Whether ``set_epoch`` with the same number begins the epoch once more: its loop was left."""
+        loop = self.loop
+        if not isinstance(self.phase, Training | Complete) or loop is None or loop.alive:
+            return False
+        return self.is_over or not loop.exhausted  # else updates are still to come
 
     @property
     def resumed(self) -> bool:
@@ -235,10 +232,6 @@ class Clock:
             self.finished = self.phase.epoch
         if not isinstance(self.phase, Complete):
             self._close()
-
-    def _is_draining(self) -> bool:
-        """Whether everything was issued, and updates are still to come."""
-        return self.loop is not None and self.loop.exhausted
 
     def _warn_of_no_update(self) -> None:
         phase = self.phase

@@ -9,21 +9,23 @@ import numpy as np
 from infobatch.distributed.ranks import Ranks
 from infobatch.epoch import boundary
 from infobatch.epoch.clock import Clock, Complete, Offered, Spent, Training, two_loops
-from infobatch.epoch.loader_state import ReadPosition, check_position
-from infobatch.epoch.matching import check_data_length, check_endless
+from infobatch.epoch.matching import (
+    ReadPosition,
+    check_data_length,
+    check_endless,
+    check_position,
+)
 from infobatch.epoch.run import Resumed, Run
 from infobatch.epoch.walk import Walk
-from infobatch.forecast.law import Forecast, RuleForecast
 from infobatch.forecast.realised import warn_of_noise
 from infobatch.forecast.shadow import Shadow
 from infobatch.loaders.known import KnownLoaders
 from infobatch.memory.memory import Memory
 from infobatch.memory.state import ShadowState, State
 from infobatch.plan import fingerprint
-from infobatch.policies.none import NoPrune
-from infobatch.policies.options import name_of
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
+from infobatch.step.losses import IndexLosses, PositionLosses
 from infobatch.step.route import Route
 
 
@@ -275,29 +277,11 @@ class Course:
         under_way = [] if run is None else [boundary.passes_of(run, run.unscored())]
         return [*self.history, *under_way]
 
-    def forecast(self) -> Forecast:
-        """What pruning saves at equal quality, by the law that :mod:`infobatch.forecast` states."""
-        rules = {name: (shadow.planner, shadow.history) for name, shadow in self.shadows.items()}
-        if not rules and not isinstance(self.planner.policy, NoPrune):
-            rules = {name_of(self.planner.options): (self.planner, self.history)}
-        if not rules:
-            raise RuntimeError(
-                'forecast() was called where policy="none" prunes nothing and no rule is followed. '
-                'Expected rules to forecast: InfoBatch(…, policy="none", shadow=("auto", "mean")).'
-            )
-        forecasts = {}
-        for name, (planner, history) in rules.items():
-            start = history[-1].epoch + 1 if history else self.clock.epoch
-            to_come = planner.prunable(start)
-            forecasts[name] = RuleForecast(tuple(history), to_come, planner.num_epochs)
-        seconds = sum(shadow.seconds for shadow in self.shadows.values())
-        return Forecast(forecasts, shadows=bool(self.shadows), seconds=seconds)
-
     def known_memory(self) -> Memory:
         """A copy of the memory as it would be if the running epoch ended here."""
         memory, run = self.current_memory().copy(), self.recording()
         if run is not None and run.losses is not None:
-            boundary.fold(run.losses, memory, run)
+            boundary.fold(run.losses.blocks, memory, run)
         return memory
 
     def state(self, *, gather: bool) -> State:
@@ -305,7 +289,9 @@ class Course:
         clock, run = self.clock, self._run
         if gather and run is not None and not run.closed and self._is_in_mid_epoch(run):
             run.ranks.meet("state_dict()")
-            boundary.exchange_losses(run)
+            losses_to_exchange = boundary.agree(run)
+            if losses_to_exchange is not None:
+                losses_to_exchange.exchange()
             if clock.is_over or run.covers_all():
                 self._complete()
         epoch, finished, run = clock.epoch, clock.finished, self.recording()
@@ -353,7 +339,8 @@ class Course:
         if len(state.losses):
             key = {"epoch": state.epoch, "seed": state.seed}
             plan = self.planner.draw(memory, ranks, state.history, **key)
-            too_long = state.losses_by == "position" and len(state.losses) > len(plan)
+            kind = IndexLosses if state.losses_by == "index" else PositionLosses
+            too_long = kind is PositionLosses and len(state.losses) > len(plan)
             if fingerprint(plan) != state.plan_check or too_long:
                 raise ValueError(
                     f"load_state_dict() got a state from the middle of epoch {state.epoch}, but the "
@@ -363,7 +350,7 @@ class Course:
                 )
             unknown = np.full_like(state.losses, np.inf)  # a channel that the checkpoint lacks
             extras = [state.extras.get(name, unknown) for name in self.planner.channels]
-            resumed = Resumed(np.stack([state.losses, *extras]), state.losses_by, state.batch)
+            resumed = Resumed(np.stack([state.losses, *extras]), kind, state.batch)
             run = Run(state.epoch, plan, ranks, self.planner.channels, resumed)
         self.seed = state.seed
         self.history = list(state.history)

@@ -10,7 +10,7 @@ from torch.utils.data import Sampler
 
 from infobatch.checks import check_count, check_shrink
 from infobatch.epoch.course import Course
-from infobatch.epoch.loader_state import ReadPosition
+from infobatch.epoch.matching import ReadPosition
 from infobatch.epoch.walk import Cut, Walk
 
 Shrink = Literal["epoch", "batch"]

@@ -166,9 +166,10 @@ class Walk:
         return self._requests > 0
 
     @property
-    def is_shared(self) -> bool:
-        """Whether the loader divides what it takes among several ranks."""
-        return self.prepared is not None and self.prepared.world_size > 1
+    def _sharding(self) -> PreparedLoader | None:
+        """The loader that divides what it takes among several ranks, if this one does."""
+        prepared = self.prepared
+        return prepared if prepared is not None and prepared.world_size > 1 else None
 
     @property
     def to_issue(self) -> int:
@@ -180,17 +181,18 @@ class Walk:
     @property
     def deliverable(self) -> int | None:
         """How many samples the loader delivers to this rank in total, if that is known."""
-        if self.prepared is None or not self.is_shared:
+        sharding = self._sharding
+        if sharding is None:
             return self.to_issue
         if not self.has_sampler or self.route is None:
             return None
-        return self.prepared.share_of(len(self.route))
+        return sharding.share_of(len(self.route))
 
     @property
     def exhausted(self) -> bool:
         """Whether everything that the loader delivers was issued to it."""
-        if self.prepared is not None and self.is_shared:
-            return self.prepared.at_last_batch
+        if self._sharding is not None:
+            return self._sharding.at_last_batch
         return self.route is not None and self.issued >= self.to_issue
 
     @property
@@ -240,9 +242,3 @@ class Walk:
         if self.batches is None or isinstance(self.batches, FixedBatches):
             return self._ahead
         return self.batches.end(updated, self._ahead) - updated
-
-    def rest_of_batch(self, updated: int) -> int | None:
-        """How many samples of the current batch have no update yet; None if unknown."""
-        if self.batches is not None:
-            return self.batches.end(updated) - updated
-        return self.issued - updated if self.asked_by_batch else None

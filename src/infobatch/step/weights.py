@@ -95,13 +95,23 @@ class Weights:
         weights = chunk.weights[start - chunk.start : stop - chunk.start]
         return weights * (count / self._divisor(start, count)) if in_tail else weights
 
-    def scaled_at(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def scaled_at(self, call: str, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Weight / count for the samples ``index``; NaN where the plan leaves one out.
 
-        On the device of ``index``, for losses of this dtype.
+        On the device of ``index``, for losses of this dtype. Raises at an index that no sample has,
+        where that can be seen.
         """
         table = self._table_for(index.shape[0], dtype, index.device)
-        by_row = table.by_row.index_select(0, index)
+        try:
+            by_row = table.by_row.index_select(0, index)
+        except (IndexError, RuntimeError) as error:
+            num_samples = len(table.by_row)
+            if int(index.min()) >= 0 and int(index.max()) < num_samples:
+                raise  # something else is wrong
+            raise IndexError(
+                f"{call}(index=…) got indices from {int(index.min())} to {int(index.max())}, expected "
+                f"0 to {num_samples - 1}. Pass the index that the batch of Indexed carries."
+            ) from error
         if table.scaled is None:
             return by_row / table.batch
         return table.scaled.index_select(0, by_row)
@@ -176,21 +186,6 @@ class Weights:
         return _Table(
             dtype, by_row.to(device, non_blocking=True), None, batch, None, sources=(by_row,)
         )
-
-
-def scaled_at(
-    call: str, weights: Weights, index: torch.Tensor, dtype: torch.dtype, num_samples: int
-) -> torch.Tensor:
-    """Weight / count by sample; raise at an index that no sample has, where that can be seen."""
-    try:
-        return weights.scaled_at(index, dtype)
-    except (IndexError, RuntimeError) as error:
-        if int(index.min()) >= 0 and int(index.max()) < num_samples:
-            raise  # something else is wrong
-        raise IndexError(
-            f"{call}(index=…) got indices from {int(index.min())} to {int(index.max())}, expected "
-            f"0 to {num_samples - 1}. Pass the index that the batch of Indexed carries."
-        ) from error
 
 
 def check_planned(call: str, weights: torch.Tensor, index: torch.Tensor) -> None:
