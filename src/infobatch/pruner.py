@@ -394,8 +394,8 @@ class Pruner:
 
     @property
     def progress(self) -> Progress:
-        """How far the running epoch has come."""
-        return self._course.current_run().progress()
+        """How far the running epoch has come; as long as its plan is not drawn, its total is that of all data."""
+        return self._course.progress()
 
     def virtual_step(self, steps_per_epoch: int) -> int:
         """How many steps of full-data training the samples so far stand for.

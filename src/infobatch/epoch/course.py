@@ -15,6 +15,7 @@ from infobatch.epoch.matching import (
     check_endless,
     check_position,
 )
+from infobatch.epoch.progress import Progress
 from infobatch.epoch.run import Resumed, Run
 from infobatch.epoch.walk import Walk
 from infobatch.forecast.realised import warn_of_noise
@@ -276,6 +277,11 @@ class Course:
         run = self.recording()
         under_way = [] if run is None else [boundary.passes_of(run, run.unscored())]
         return [*self.history, *under_way]
+
+    def progress(self) -> Progress:
+        """How far the running epoch has come."""
+        run, full = self.planned_run, self.planner.num_samples
+        return Progress(self.clock.epoch, 0, full, full) if run is None else run.progress()
 
     def known_memory(self) -> Memory:
         """A copy of the memory as it would be if the running epoch ended here."""
