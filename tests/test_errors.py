@@ -8,7 +8,6 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import infobatch
-from infobatch.epoch.weights import Weights
 from numbered import Numbered, loss_of, run_epoch
 
 
@@ -227,7 +226,7 @@ def test_an_error_that_is_not_the_indices_fault_is_not_blamed_on_them(monkeypatc
         raise RuntimeError("out of memory")
 
     pruner = infobatch.Pruner(10, 2)
-    monkeypatch.setattr(Weights, "scaled_at", fails)
+    monkeypatch.setattr(torch.Tensor, "index_select", fails)
     with pytest.raises(RuntimeError, match=r"^out of memory$"):
         pruner.update(torch.ones(2), index=torch.tensor([1, 2]))
     with pytest.raises(IndexError, match=r"got indices from 1 to 10, expected 0 to 9"):

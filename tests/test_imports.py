@@ -94,7 +94,7 @@ def test_the_core_names_no_trainer():
                 assert package not in text, f"{module} names {package}"
 
 
-INTERNAL = {"epoch", "memory", "loaders", "distributed", "keyed"}  # how epochs are run
+INTERNAL = {"epoch", "step", "memory", "loaders", "distributed", "keyed"}  # how epochs are run
 
 
 def private_attributes(path):

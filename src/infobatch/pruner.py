@@ -15,9 +15,10 @@ from infobatch.checks import check_count
 from infobatch.distributed.ranks import Place, Ranks
 from infobatch.epoch.course import Course
 from infobatch.epoch.progress import Progress
-from infobatch.epoch.refresh import Refresher
+from infobatch.epoch.refresh import refresh_scores, samples_left_out
 from infobatch.epoch.sampler import PlanBatchSampler, PlanSampler, Shrink
 from infobatch.forecast import Forecast
+from infobatch.forecast.shadow import forecast_of
 from infobatch.loaders.known import KnownLoaders
 from infobatch.memory.export import write_scores
 from infobatch.memory.state import State
@@ -96,7 +97,6 @@ class Pruner:
         self._loaders = KnownLoaders(self._sampler)
         self._channels = planner.channels
         self._course = Course(planner, options.seed, self._ranks, self._loaders)
-        self._refresher = Refresher(self._course)
         self._last_losses: torch.Tensor | None = None
 
     def _ranks(self) -> Ranks:
@@ -317,7 +317,7 @@ class Pruner:
         Raises:
             RuntimeError: if the epoch has not begun, so that its plan is not drawn yet.
         """
-        return self._refresher.left_out()
+        return samples_left_out(self._course)
 
     def refresh(
         self,
@@ -346,7 +346,7 @@ class Pruner:
             TypeError, ValueError: if there is not one loss per sample, or if ``index`` has samples that
                 the epoch did not leave out.
         """
-        self._refresher.refresh(losses, index, scores, extras)
+        refresh_scores(self._course, losses, index, scores, extras)
 
     # For the user.
 
@@ -394,8 +394,8 @@ class Pruner:
 
     @property
     def progress(self) -> Progress:
-        """How far the running epoch has come."""
-        return self._course.current_run().progress()
+        """How far the running epoch has come; as long as its plan is not drawn, its total is that of all data."""
+        return self._course.progress()
 
     def virtual_step(self, steps_per_epoch: int) -> int:
         """How many steps of full-data training the samples so far stand for.
@@ -454,7 +454,8 @@ class Pruner:
         Use policy="auto": it would save about 40% of the sample passes at equal quality
         (± 10 points, more likely less than more).
         """
-        return self._course.forecast()
+        course = self._course
+        return forecast_of(course.planner, course.history, course.shadows, self.epoch)
 
     def export_scores(self, path: str | PathLike[str]) -> None:
         """Write the scores to a ``.parquet``, ``.csv`` or ``.npz`` file, for a later run to start from.
@@ -522,7 +523,7 @@ class Pruner:
 
 
 # What _start() sets; a subclass may have more.
-_PARTS = {"_place", "_sampler", "_loaders", "_channels", "_course", "_refresher", "_last_losses"}
+_PARTS = {"_place", "_sampler", "_loaders", "_channels", "_course", "_last_losses"}
 
 
 def split_arguments(arguments: Arguments) -> tuple[Place, dict[str, Any]]:

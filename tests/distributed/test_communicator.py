@@ -57,7 +57,7 @@ def test_losses_are_merged_in_pieces(monkeypatch):
         return pruner.scores, pruner.savings
 
     whole = on_ranks(3, train, 500, 4, delta=1.0)
-    monkeypatch.setattr(communicator, "_CHUNK", 16)
+    monkeypatch.setattr(communicator, "_CHUNK", 24)
     sizes, lock = [], threading.Lock()
     gather = Exchange.gather
 
@@ -68,7 +68,7 @@ def test_losses_are_merged_in_pieces(monkeypatch):
 
     monkeypatch.setattr(Exchange, "gather", recorded)
     pieces = on_ranks(3, train, 500, 4, delta=1.0)
-    assert max(sizes) == 16 // 3
+    assert max(sizes) == 24 // 3
     for scores, savings in pieces:
         assert torch.equal(scores.nan_to_num(-1), whole[0][0].nan_to_num(-1))
         assert savings == whole[0][1]

@@ -2,9 +2,10 @@
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -49,6 +50,13 @@ def clock_in(phase, *, finished=-1):
     clock = Clock(lambda: closed.append(clock.epoch))
     clock.phase, clock.finished = phase, finished
     return clock, closed
+
+
+def resumed_at(epoch, *, finished=-1):
+    """A clock that has loaded a checkpoint, and heard nothing from its caller since."""
+    clock = clock_in(Idle(0))[0]
+    clock.load(epoch, finished)
+    return clock
 
 
 def updated(clock, loop, *, by_index):
@@ -281,14 +289,15 @@ def test_without_a_resume_a_finished_epoch_is_trained_once_more():
 
 
 @pytest.mark.parametrize(
-    ("phase", "over", "left"),
+    ("phase", "over", "repeats"),
     [
         (Idle(4), False, False),
         (Spent(4), False, False),
         (Offered(4, FakeLoop(issued=3, held=False)), False, False),
         (Offered(4, FakeLoop(issued=0, deliverable=None)), False, False),
         (Training(4, FakeLoop(issued=3)), False, False),
-        (Training(4, FakeLoop(issued=3, held=False)), False, True),
+        (Training(4, FakeLoop(issued=2, held=False)), False, True),
+        (Training(4, FakeLoop(issued=3, held=False)), False, False),  # updates are still to come
         (Training(4, FakeLoop(ended=True)), True, True),
         (Training(4, None), False, False),
         (Complete(4, FakeLoop()), True, False),
@@ -296,10 +305,10 @@ def test_without_a_resume_a_finished_epoch_is_trained_once_more():
     ],
     ids=repr,
 )
-def test_what_a_checkpoint_reads(phase, over, left):
+def test_what_a_checkpoint_reads(phase, over, repeats):
     clock, closed = clock_in(phase)
     assert clock.is_over is over
-    assert clock.was_left is left
+    assert clock.would_repeat is repeats
     assert clock.epoch == 4
     assert clock.loop is getattr(phase, "loop", None)
     assert clock.phase is phase
@@ -345,6 +354,47 @@ def test_a_loop_that_never_updates_and_names_its_epochs():
 def test_a_look_at_a_few_batches_is_not_warned_about():
     clock, _ = clock_in(Offered(4, FakeLoop(issued=3, received=1, held=False)))
     clock.begin(FakeLoop())  # warnings are errors
+
+
+# The caller's epoch numbers, which may begin at 0 again after a resume.
+
+
+@given(said=st.integers(0, 50), current=st.integers(0, 50), counted=st.booleans())
+def test_without_a_resume_the_caller_s_number_is_ours(said, current, counted):
+    clock, _ = clock_in(Idle(current))
+    assert clock.meant_by(said, counter=said if counted else None, in_mid_epoch=False) == said
+
+
+@given(current=st.integers(1, 50), first=st.integers(0, 60), later=st.integers(0, 60))
+def test_after_a_resume_an_earlier_number_is_the_start_of_a_new_count(current, first, later):
+    meant_by = partial(resumed_at(current).meant_by, counter=None, in_mid_epoch=False)
+    meant = meant_by(first)
+    assert meant == (current if first < current else first)
+    assert meant_by(later) - meant == later - first, "decided once"
+
+
+@pytest.mark.parametrize(("in_mid_epoch", "meant"), [(False, 4), (True, 5)])
+def test_the_end_that_was_loaded_is_meant_as_it_is_said(in_mid_epoch, meant):
+    clock = resumed_at(5, finished=4)
+    assert clock.meant_by(4, counter=None, in_mid_epoch=in_mid_epoch) == meant
+
+
+@pytest.mark.parametrize("said", [0, 3, 8])
+def test_a_loader_s_own_counter_always_begins_again(said):
+    """Even a count that is ahead of ours, or that is exactly the end that was loaded."""
+    clock = resumed_at(4, finished=3)
+    assert clock.meant_by(said, counter=said, in_mid_epoch=False) == 4
+    assert clock.meant_by(said + 1, counter=said + 1, in_mid_epoch=False) == 5
+
+
+def test_a_counter_that_somebody_else_s_call_does_not_agree_with():
+    assert resumed_at(4).meant_by(6, counter=0, in_mid_epoch=False) == 6
+
+
+def test_training_that_continues_without_a_call_settles_the_count():
+    clock = resumed_at(5)
+    clock.begin(FakeLoop())
+    assert clock.meant_by(2, counter=None, in_mid_epoch=False) == 2
 
 
 # Any sequence of events.
@@ -496,7 +546,7 @@ class Loops(RuleBasedStateMachine):
         """The length, a checkpoint, a progress bar: nothing changes."""
         before = self.clock.phase
         over, epoch = self.clock.is_over, self.clock.epoch
-        _ = self.clock.was_left, self.clock.loop, self.clock.resumed
+        _ = self.clock.would_repeat, self.clock.loop, self.clock.resumed
         assert self.clock.phase is before
         self.saved = (epoch + 1, epoch) if over else (epoch, self.clock.finished)
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import infobatch
+from infobatch.policies.planning import Planner
 from numbered import Numbered, loss_of, run_epoch
 
 
@@ -472,3 +473,30 @@ def test_a_refused_reweight_loses_nothing():
         train_data.reweight(loss_of(batch, 0))
     assert len(run_epoch(train_data, loader, 0)) == 40
     assert train_data.epoch == 0
+
+
+def test_properties_draw_no_plan(monkeypatch):
+    """Except the plan itself: to log or to look at a pruner changes nothing, and costs nothing."""
+
+    def fails(*_, **__):
+        raise AssertionError("a plan was drawn")
+
+    pruner = infobatch.Pruner(10, num_epochs=3)
+    names = [
+        name for name, member in vars(infobatch.Pruner).items() if isinstance(member, property)
+    ]
+    draw = Planner.draw
+    for epoch in range(2):
+        monkeypatch.setattr(Planner, "draw", fails)
+        for name in set(names) - {
+            "plan",
+            "left_out",
+            "last_loss",
+        }:  # the last two may have to raise
+            getattr(pruner, name)
+        assert tuple(pruner.progress) == (epoch, 0, 10, 10)
+        assert pruner.virtual_step(5) == 5 * epoch
+        monkeypatch.setattr(Planner, "draw", draw)
+        for index in pruner.sampler:
+            pruner.update(torch.tensor([float(index)]))
+        pruner.set_epoch(epoch + 1)

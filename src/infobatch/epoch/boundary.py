@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from infobatch.epoch.losses import Losses, PositionLosses
+from infobatch.distributed.communicator import Communicator
 from infobatch.epoch.matching import left_out, warn_of_left_out, warn_of_sharding
 from infobatch.epoch.run import Run
 from infobatch.forecast.realised import realised_noise, sums_of
 from infobatch.forecast.shadow import Shadow
-from infobatch.memory.memory import Memory
-from infobatch.plan import fingerprint
+from infobatch.memory.memory import Memory, Rows
+from infobatch.plan import FloatArray, fingerprint
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
+from infobatch.step.losses import IndexLosses, Losses, PositionLosses
+
+Blocks = Callable[[int], Iterable[tuple[Rows, FloatArray]]]  # by channel
+_KINDS = (None, PositionLosses, IndexLosses)  # ranks exchange which one they have by its number
 
 
 def close_epoch(
@@ -25,17 +29,18 @@ def close_epoch(
 ) -> EpochPasses | None:
     """Fold an epoch's losses into the memory; return its passes, if any were made. Collective."""
     matched = _check_matching(run)
-    to_exchange = agree(run)
+    losses_to_exchange = agree(run)
     run.updated = run.trained
     passes = None
     if run.losses is not None or run.walk is not None:
-        losses = run.losses
-        in_parts = to_exchange and isinstance(losses, PositionLosses) and not shadows
-        if to_exchange and losses is not None and not in_parts:
-            losses.exchange()  # shadows need every loss on every rank
-        noise = _realised_noise(run, planner, in_parts=in_parts)
+        losses, parts = run.losses, None
+        if isinstance(losses_to_exchange, PositionLosses) and not shadows:
+            parts = losses_to_exchange  # while they are folded; shadows need all of them at once
+        elif losses_to_exchange is not None:
+            losses_to_exchange.exchange()
+        noise = _realised_noise(run, planner, parts)
         if losses is not None:
-            fold(losses, memory, run, exchange=in_parts)
+            fold(losses.blocks if parts is None else parts.merged_blocks, memory, run)
         for shadow in shadows:
             shadow.follow(run, seed)
         unscored, visited = run.unscored(), run.visited()
@@ -51,49 +56,37 @@ def close_epoch(
     return passes
 
 
-def _realised_noise(run: Run, planner: Planner, *, in_parts: bool) -> float | None:
+def _realised_noise(run: Run, planner: Planner, parts: PositionLosses | None) -> float | None:
     """The noise that pruning added, by this epoch's losses.
 
-    Collective if each rank has its own part of them, ``in_parts`` or because the scores are sharded.
+    Collective if each rank has its own part of them, ``parts`` or because the scores are sharded.
     """
     plan, losses = run.plan, run.losses
     if not run.ranks.sharded and (plan.whole or plan.biased or losses is None):
         return 0.0 if plan.whole else None
     sums = np.zeros(3)
     if losses is not None:
-        if in_parts and isinstance(losses, PositionLosses):
-            codes, known = losses.own_part()
+        if parts is not None:
+            codes, known = parts.own_part()
         else:
             codes, known = plan.codes, losses.known()
         row, sizing = planner.measured_by(known, run.channels)
         sums[:2] = sums_of(plan, known[row], sizing, at=None if run.by_index else codes)
     sums[2] = plan.biased  # ranks may differ in it only where one keeps all of its samples
-    if run.ranks.sharded or in_parts:
+    if run.ranks.sharded or parts is not None:
         sums = run.ranks.communicator.sum(sums)
     return None if sums[2] else realised_noise(sums[:2])
 
 
-def exchange_losses(run: Run) -> None:
-    """Fetch the other ranks' losses of an epoch and keep them, for a checkpoint. Collective."""
-    if agree(run):
-        assert run.losses is not None
-        run.losses.exchange()
-
-
-def agree(run: Run) -> bool:
-    """Compare the ranks' plans; return whether there are losses to exchange. Collective."""
-    follow_model_group(run)
+def agree(run: Run) -> Losses | None:
+    """Compare the ranks' plans; return this rank's losses if there are any to exchange. Collective."""
     ranks = run.ranks
+    if ranks.share_batches:
+        follow_model_group(run)
     if ranks.world_size == 1 or ranks.sharded:
-        return False
-    form = 0 if run.losses is None else 2 if run.by_index else 1
-    header = [fingerprint(run.plan), len(run.plan), len(run.route.left), form]
-    headers = ranks.communicator.gather(torch.tensor(header, device=_device(run)))
-    _check_plans(headers[:, :3])
-    forms = _check_forms(headers[:, 3])
-    if forms:
-        run.losses_by("index" if forms == {2} else "position")
-    return bool(forms)
+        return None
+    kind, _ = _compare(run, ranks.communicator, has_losses=run.losses is not None)
+    return None if kind is None else run.losses_of(kind)
 
 
 def follow_model_group(run: Run) -> None:
@@ -102,57 +95,50 @@ def follow_model_group(run: Run) -> None:
     Those of the first rank in the group that called ``update()`` count. The others may have none, as
     the first stage of a pipeline, or slightly different ones, which would lead to other plans.
     """
-    ranks = run.ranks
-    if not ranks.share_batches:
-        return
-    form = 0 if not run.updated else 2 if run.by_index else 1
-    header = [fingerprint(run.plan), len(run.plan), len(run.route.left), ranks.rank, form]
-    header += [run.updated, run.largest_batch]
-    headers = ranks.model.gather(torch.tensor(header, device=_device(run)))
-    if not bool((headers[:, 3] == ranks.rank).all()):
+    kind, headers = _compare(run, run.ranks.model, has_losses=run.updated > 0)
+    if kind is not None:
+        source = int(headers[:, 0].argmax())
+        run.losses_of(kind).follow(source)
+        run.followed, run.largest_batch = headers[source, 1:3].tolist()
+
+
+def _compare(
+    run: Run, group: Communicator, *, has_losses: bool
+) -> tuple[type[PositionLosses | IndexLosses] | None, torch.Tensor]:
+    """How the ranks of a group have recorded losses, if any has, and their headers. Collective.
+
+    A header has that as a number, 0 for none, then the number of updated samples, the largest batch, the
+    rank, and what has to be equal. Raises if ranks contradict each other.
+    """
+    kind = type(run.losses) if has_losses else None
+    header = [_KINDS.index(kind), run.updated, run.largest_batch, run.ranks.rank]
+    header += [fingerprint(run.plan), len(run.plan), len(run.route.left)]
+    # From where this rank's losses are: an exchange needs its own accelerator, not the first one.
+    device = torch.device("cpu") if run.losses is None else run.losses.device
+    headers = group.gather(torch.tensor(header, device=device))
+    ranks = headers[:, 3].tolist()
+    if group is run.ranks.model and set(ranks) != {run.ranks.rank}:
         raise RuntimeError(
-            f"The ranks in model_group are the ranks {headers[:, 3].tolist()} of process_group, expected the "
+            f"The ranks in model_group are the ranks {ranks} of process_group, expected the "
             "same one for all: those in model_group share their batches, those in process_group "
             'divide the data among themselves, for instance mesh["model"] and mesh["data"].'
         )
-    _check_plans(headers[:, :3])
-    if not _check_forms(headers[:, 4]):
-        return
-    source = int(headers[:, 4].nonzero()[0])
-    run.losses_by("index" if headers[source, 4] == 2 else "position").follow(source)
-    run.followed, run.largest_batch = headers[source, 5:].tolist()
-
-
-def _device(run: Run) -> torch.device:
-    """Where this rank's losses are: an exchange needs its own accelerator, not the first one."""
-    return torch.device("cpu") if run.losses is None else run.losses.device
-
-
-def _check_plans(keys: torch.Tensor) -> None:
-    """Raise if not all ranks have drawn the same plan."""
-    if not bool((keys == keys[0]).all()):
+    if not bool((headers[:, 4:] == headers[0, 4:]).all()):
         raise RuntimeError(
             "The ranks have drawn different plans for this epoch, so their losses cannot be "
             "merged. Expected the same seed, policy, delta, num_epochs and data on each, and "
             "the same state loaded on each."
         )
-
-
-def _check_forms(forms: torch.Tensor) -> set[int]:
-    """The forms in which ranks have recorded losses, or an error if there are two."""
-    used = set(forms.tolist()) - {0}
-    if len(used) > 1:
+    forms = set(headers[:, 0].tolist()) - {0}
+    if len(forms) > 1:
         raise RuntimeError(
             "Some ranks call update() with index= and others without. Expected one form on all."
         )
-    return used
+    return _KINDS[forms.pop()] if forms else None, headers
 
 
-def fold(losses: Losses, memory: Memory, run: Run, *, exchange: bool = False) -> None:
-    """Fold what the samples of an epoch have reported into a memory; with ``exchange``, on all ranks."""
-    blocks = losses.blocks
-    if exchange and isinstance(losses, PositionLosses):
-        blocks = losses.merged_blocks
+def fold(blocks: Blocks, memory: Memory, run: Run) -> None:
+    """Fold what the samples of an epoch have reported into a memory, by channel."""
     for number, channel in enumerate((None, *run.channels)):
         memory.fold(blocks(number), run.epoch, channel)
 

@@ -1,8 +1,8 @@
 """Which epoch is it? A state machine with one phase, which each event changes.
 
 Iterating, ``update``, ``len``, ``set_epoch`` and checkpoints all need the answer. A loop does not
-report what it is doing; it is observed, through :class:`Loop`, at the next iterator or
-``set_epoch``:
+report what it is doing; its :class:`~infobatch.epoch.walk.Walk` is observed, at the next iterator
+or ``set_epoch``:
 
 =============== ============================== =============== ================= ==================
 phase           first index of a new iterator  update          set_epoch(same)   set_epoch(another)
@@ -33,44 +33,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
 
-
-class Loop(Protocol):
-    """One pass of a loader over an epoch, observed from the outside."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether the loop is known to be still under way: it may take or receive more."""
-        ...
-
-    @property
-    def ended(self) -> bool:
-        """Whether the loader itself reports that the loop is over."""
-        ...
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether everything that the loader delivers was issued to it."""
-        ...
-
-    @property
-    def deliverable(self) -> int | None:
-        """How many samples the loader delivers to this rank in total, if that is known."""
-        ...
-
-    @property
-    def received_all(self) -> bool:
-        """Whether a loop that is still held has received every batch."""
-        ...
-
-    @property
-    def ran_through(self) -> bool:
-        """Whether the loop has received every batch, as far as that can be known afterwards."""
-        ...
-
-
-LoopT = TypeVar("LoopT", bound=Loop)
+from infobatch.epoch.walk import Walk
 
 
 @dataclass(frozen=True)
@@ -82,31 +46,31 @@ class Idle:
 
 
 @dataclass(frozen=True)
-class Offered(Generic[LoopT]):
+class Offered:
     """An iterator has taken indices, but nothing was updated.
 
     ``replaced`` is the previous epoch's loop, if it was still held when this one began.
     """
 
     epoch: int
-    loop: LoopT
-    replaced: LoopT | None = None
+    loop: Walk
+    replaced: Walk | None = None
 
 
 @dataclass(frozen=True)
-class Training(Generic[LoopT]):
+class Training:
     """Losses arrive; there is no loop if only the batches show which samples they contain."""
 
     epoch: int
-    loop: LoopT | None
+    loop: Walk | None
 
 
 @dataclass(frozen=True)
-class Complete(Generic[LoopT]):
+class Complete:
     """Everything that the loader delivers was updated, and the epoch was closed."""
 
     epoch: int
-    loop: LoopT | None
+    loop: Walk | None
 
 
 @dataclass(frozen=True)
@@ -116,12 +80,17 @@ class Spent:
     epoch: int
 
 
-class Clock(Generic[LoopT]):
-    """Knows the epoch; calls ``close`` when one ends that its last update did not close."""
+class Clock:
+    """Knows the epoch; calls ``close`` when one ends that its last update did not close.
+
+    It counts the epochs of the whole training. A loop that was resumed may count its own from 0:
+    ``offset`` is the epoch that the caller calls 0, unknown after a load until the first call.
+    """
 
     def __init__(self, close: Callable[[], None]) -> None:
-        self.phase: Idle | Offered[LoopT] | Training[LoopT] | Complete[LoopT] | Spent = Idle(0)
+        self.phase: Idle | Offered | Training | Complete | Spent = Idle(0)
         self.finished = -1  # the last epoch that was completed
+        self.offset: int | None = 0
         self._close = close
 
     @property
@@ -130,7 +99,7 @@ class Clock(Generic[LoopT]):
         return self.phase.epoch
 
     @property
-    def loop(self) -> LoopT | None:
+    def loop(self) -> Walk | None:
         """The loop that iterates this epoch, or has iterated it."""
         phase = self.phase
         return None if isinstance(phase, Idle | Spent) else phase.loop
@@ -146,15 +115,12 @@ class Clock(Generic[LoopT]):
         return isinstance(phase, Complete)
 
     @property
-    def was_left(self) -> bool:
-        """Whether a loop has trained on part of the epoch and then left it."""
-        trained = isinstance(self.phase, Training | Complete)
-        return trained and self.loop is not None and not self.loop.alive
-
-    @property
     def would_repeat(self) -> bool:
-        """Whether ``set_epoch`` with the same number begins the epoch once more."""
-        return self.was_left and (self.is_over or not self._is_draining())
+        """Whether ``set_epoch`` with the same number begins the epoch once more: its loop was left."""
+        loop = self.loop
+        if not isinstance(self.phase, Training | Complete) or loop is None or loop.alive:
+            return False
+        return self.is_over or not loop.exhausted  # else updates are still to come
 
     @property
     def resumed(self) -> bool:
@@ -165,7 +131,7 @@ class Clock(Generic[LoopT]):
 
     # Events.
 
-    def begin(self, loop: LoopT, *, ends_previous: bool = False, at_once: bool = False) -> bool:
+    def begin(self, loop: Walk, *, ends_previous: bool = False, at_once: bool = False) -> bool:
         """Handle an iterator's first index; return whether it is now the epoch's loop.
 
         If not, nothing is left for it (Idle, after Spent).
@@ -191,9 +157,10 @@ class Clock(Generic[LoopT]):
             self._warn_of_no_update()
             replaced = phase.replaced if isinstance(phase, Offered) else None
             self.phase = Offered(phase.epoch, loop, replaced)
+        self.offset = self.offset or 0  # a caller that goes on without a call counts as we do
         return True
 
-    def take_over(self, loop: LoopT) -> None:
+    def take_over(self, loop: Walk) -> None:
         """Let an earlier iterator of this epoch be its loop again: a newer one only looked at it."""
         assert isinstance(self.phase, Offered | Training)
         self.phase = replace(self.phase, loop=loop)
@@ -212,7 +179,7 @@ class Clock(Generic[LoopT]):
             if replaced is not None and (replaced.alive or replaced.received_all):
                 raise two_loops(self.epoch - 1)
 
-    def update(self, loop: LoopT | None) -> None:
+    def update(self, loop: Walk | None) -> None:
         """Note recorded losses; ``loop`` is the one they belong to if no iterator has begun."""
         phase = self.phase
         if isinstance(phase, Idle | Spent):
@@ -225,8 +192,22 @@ class Clock(Generic[LoopT]):
         self.finished = self.phase.epoch
         self.phase = Complete(self.phase.epoch, self.loop)
 
+    def meant_by(self, epoch: int, *, counter: int | None, in_mid_epoch: bool) -> int:
+        """The epoch that the caller calls ``epoch``.
+
+        In the first call after a load, an epoch before the loaded one is the start of the caller's
+        own count. (But a loop that was stopped after its epoch's last step asks for that epoch
+        again.) ``counter`` is the loader's own count, if the loader is the caller: it always starts
+        anew.
+        """
+        if self.offset is None:
+            is_end = epoch == self.finished and not in_mid_epoch
+            starts_anew = counter == epoch or (epoch < self.epoch and not is_end)
+            self.offset = self.epoch - epoch if starts_anew else 0
+        return epoch + self.offset
+
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch, as the caller asks."""
+        """Set the next epoch, in our count."""
         phase = self.phase
         if epoch == phase.epoch:
             if isinstance(phase, Spent):
@@ -243,7 +224,7 @@ class Clock(Generic[LoopT]):
 
     def load(self, epoch: int, finished: int) -> None:
         """Continue from a checkpoint."""
-        self.finished = finished
+        self.finished, self.offset = finished, None
         self.phase = Idle(epoch, resumed=True)
 
     def _leave(self) -> None:
@@ -251,10 +232,6 @@ class Clock(Generic[LoopT]):
             self.finished = self.phase.epoch
         if not isinstance(self.phase, Complete):
             self._close()
-
-    def _is_draining(self) -> bool:
-        """Whether everything was issued, and updates are still to come."""
-        return self.loop is not None and self.loop.exhausted
 
     def _warn_of_no_update(self) -> None:
         phase = self.phase

@@ -9,23 +9,25 @@ import numpy as np
 from infobatch.distributed.ranks import Ranks
 from infobatch.epoch import boundary
 from infobatch.epoch.clock import Clock, Complete, Offered, Spent, Training, two_loops
-from infobatch.epoch.loader_state import ReadPosition, check_position
-from infobatch.epoch.matching import check_data_length, check_endless
-from infobatch.epoch.numbering import Numbering
-from infobatch.epoch.route import Route
+from infobatch.epoch.matching import (
+    ReadPosition,
+    check_data_length,
+    check_endless,
+    check_position,
+)
+from infobatch.epoch.progress import Progress
 from infobatch.epoch.run import Resumed, Run
 from infobatch.epoch.walk import Walk
-from infobatch.forecast.law import Forecast, RuleForecast
 from infobatch.forecast.realised import warn_of_noise
 from infobatch.forecast.shadow import Shadow
 from infobatch.loaders.known import KnownLoaders
 from infobatch.memory.memory import Memory
 from infobatch.memory.state import ShadowState, State
 from infobatch.plan import fingerprint
-from infobatch.policies.none import NoPrune
-from infobatch.policies.options import name_of
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
+from infobatch.step.losses import IndexLosses, PositionLosses
+from infobatch.step.route import Route
 
 
 class Course:
@@ -38,13 +40,12 @@ class Course:
         self, planner: Planner, seed: int, find_ranks: Callable[[], Ranks], loaders: KnownLoaders
     ) -> None:
         self.seed = seed
-        self.clock: Clock[Walk] = Clock(self._close)
+        self.clock: Clock = Clock(self._close)
         self.history: list[EpochPasses] = []
         self.find_ranks = find_ranks
         self.planner = planner
         self.shadows = {name: Shadow(rule) for name, rule in planner.shadows.items()}
         self._loaders = loaders
-        self._numbering = Numbering()
         self._memory: Memory | None = None
         self._run: Run | None = None
         self._loaders_position: ReadPosition | None = None  # from a stateful loader's checkpoint
@@ -110,12 +111,11 @@ class Course:
         at_once = walk.loader is not None and walk.loader.read_ahead > 0
         if not self.clock.begin(walk, ends_previous=same_loader, at_once=at_once):
             return None
-        self._numbering.settle()
         run = self.current_run()
         walk.prepared = self._loaders.prepared(run.ranks.world_size)
         if resumed and run.made() and walk.prepared is not None:
             walk.prepared.check_resume(run.epoch, run.made())
-        run.walk = walk
+        run.begin(walk)
         return run.route
 
     def check_turn(self, walk: Walk) -> None:
@@ -123,10 +123,10 @@ class Course:
         run = self._run
         if run is None or run.walk is walk or walk.issued >= walk.to_issue:
             return  # the current one, or it is about to learn that nothing is left
-        if not walk.walks(run.route) or (run.updated and run.walk is not None and run.walk.alive):
+        if walk.route is not run.route or (run.updated and run.walk is not None and run.walk.alive):
             raise two_loops(self.clock.epoch)
         self.clock.take_over(walk)  # the newer one was only a look at the data
-        run.continue_with(walk)
+        run.begin(walk)
 
     def length(self, *, shrinks: bool = False) -> Route | None:
         """The route that determines the sampler's length; None if nothing is left."""
@@ -138,11 +138,10 @@ class Course:
         clock, counter = self.clock, self._loaders.counter()
         self._epoch_was_set = True
         in_mid_epoch = self._run is not None and not self._run.closed and self._run.made() > 0
-        is_end = epoch == clock.finished and not in_mid_epoch
-        ours = self._numbering.ours(epoch, current=clock.epoch, is_end=is_end, counter=counter)
+        ours = clock.meant_by(epoch, counter=counter, in_mid_epoch=in_mid_epoch)
         if counter == epoch and ours == clock.epoch and self._was_broken_off():
-            self._numbering.skip_one()  # the loader counts only completed epochs
-            ours += 1
+            ours += 1  # the loader counts only completed epochs
+            clock.offset = ours - epoch
         if ours == clock.epoch and clock.would_repeat and self.find_ranks().share_batches:
             raise RuntimeError(
                 f"set_epoch({epoch}) would repeat an epoch that was left early, which is not possible with "
@@ -279,29 +278,16 @@ class Course:
         under_way = [] if run is None else [boundary.passes_of(run, run.unscored())]
         return [*self.history, *under_way]
 
-    def forecast(self) -> Forecast:
-        """What pruning saves at equal quality, by the law that :mod:`infobatch.forecast` states."""
-        rules = {name: (shadow.planner, shadow.history) for name, shadow in self.shadows.items()}
-        if not rules and not isinstance(self.planner.policy, NoPrune):
-            rules = {name_of(self.planner.options): (self.planner, self.history)}
-        if not rules:
-            raise RuntimeError(
-                'forecast() was called where policy="none" prunes nothing and no rule is followed. '
-                'Expected rules to forecast: InfoBatch(…, policy="none", shadow=("auto", "mean")).'
-            )
-        forecasts = {}
-        for name, (planner, history) in rules.items():
-            start = history[-1].epoch + 1 if history else self.clock.epoch
-            to_come = planner.prunable(start)
-            forecasts[name] = RuleForecast(tuple(history), to_come, planner.num_epochs)
-        seconds = sum(shadow.seconds for shadow in self.shadows.values())
-        return Forecast(forecasts, shadows=bool(self.shadows), seconds=seconds)
+    def progress(self) -> Progress:
+        """How far the running epoch has come."""
+        run, full = self.planned_run, self.planner.num_samples
+        return Progress(self.clock.epoch, 0, full, full) if run is None else run.progress()
 
     def known_memory(self) -> Memory:
         """A copy of the memory as it would be if the running epoch ended here."""
         memory, run = self.current_memory().copy(), self.recording()
         if run is not None and run.losses is not None:
-            boundary.fold(run.losses, memory, run)
+            boundary.fold(run.losses.blocks, memory, run)
         return memory
 
     def state(self, *, gather: bool) -> State:
@@ -309,7 +295,9 @@ class Course:
         clock, run = self.clock, self._run
         if gather and run is not None and not run.closed and self._is_in_mid_epoch(run):
             run.ranks.meet("state_dict()")
-            boundary.exchange_losses(run)
+            losses_to_exchange = boundary.agree(run)
+            if losses_to_exchange is not None:
+                losses_to_exchange.exchange()
             if clock.is_over or run.covers_all():
                 self._complete()
         epoch, finished, run = clock.epoch, clock.finished, self.recording()
@@ -357,7 +345,8 @@ class Course:
         if len(state.losses):
             key = {"epoch": state.epoch, "seed": state.seed}
             plan = self.planner.draw(memory, ranks, state.history, **key)
-            too_long = state.losses_by == "position" and len(state.losses) > len(plan)
+            kind = IndexLosses if state.losses_by == "index" else PositionLosses
+            too_long = kind is PositionLosses and len(state.losses) > len(plan)
             if fingerprint(plan) != state.plan_check or too_long:
                 raise ValueError(
                     f"load_state_dict() got a state from the middle of epoch {state.epoch}, but the "
@@ -367,12 +356,11 @@ class Course:
                 )
             unknown = np.full_like(state.losses, np.inf)  # a channel that the checkpoint lacks
             extras = [state.extras.get(name, unknown) for name in self.planner.channels]
-            resumed = Resumed(np.stack([state.losses, *extras]), state.losses_by, state.batch)
+            resumed = Resumed(np.stack([state.losses, *extras]), kind, state.batch)
             run = Run(state.epoch, plan, ranks, self.planner.channels, resumed)
         self.seed = state.seed
         self.history = list(state.history)
         self.clock.load(state.epoch, state.finished)
-        self._numbering.forget()
         self._epoch_was_set = False
         self._memory, self._run = memory, run
         begun_here = ShadowState(memory.copy().columns, ())  # a new shadow starts from the scores

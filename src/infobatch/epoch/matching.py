@@ -1,14 +1,16 @@
 """Matching losses to samples by counting, as the three-line form does.
 
 The sampler runs in the main process and torch returns batches in order, so the k-th loss belongs to
-position k. The checks here ensure that a wrong match does not go unnoticed.
+position k. The checks here ensure that a wrong match does not go unnoticed, also after a resume.
 """
 
 from __future__ import annotations
 
 import warnings
+from typing import NamedTuple
 
 from infobatch.distributed.ranks import Ranks
+from infobatch.epoch.clock import Clock
 from infobatch.epoch.walk import Walk
 from infobatch.loaders.asking import AskingLoader
 
@@ -58,13 +60,14 @@ def check_data_length(walk: Walk, num_samples: int) -> None:
 
 def rest_of_batch(call: str, updated: int, walk: Walk) -> int:
     """How many samples of the current batch have no update yet, or an error if that is unknown."""
-    rest = walk.rest_of_batch(updated)
-    if rest is None:
+    if walk.batches is not None:
+        return walk.batches.end(updated) - updated
+    if not walk.asked_by_batch:
         raise RuntimeError(
             f"{call} cannot tell the size of the batch from this loader. Expected skip(count) with "
             "the number of its samples, or a loader with batch_sampler=train_data.batch_sampler(…)."
         )
-    return rest
+    return walk.issued - updated
 
 
 def left_out(updated: int, largest_batch: int, walk: Walk) -> int:
@@ -112,3 +115,30 @@ def warn_of_sharding(epoch: int, length: int, updated: int, largest: int, ranks:
             "(accelerator.prepare(loader)); otherwise pass Pruner(…, global_order=False).",
             stacklevel=2,
         )
+
+
+class ReadPosition(NamedTuple):
+    """How far a loader has read: ``read`` samples of ``epoch``, over all ranks."""
+
+    epoch: int
+    read: int
+
+
+def check_position(position: ReadPosition, clock: Clock, done: int) -> None:
+    """Raise if a loader's checkpoint comes without the pruner's own, which has the scores.
+
+    ``done`` samples of the clock's epoch are part of the pruner's state.
+    """
+    if position == ReadPosition(0, 0):
+        return
+    at_end = done == 0 and position.epoch == clock.finished == clock.epoch - 1
+    if clock.resumed and (at_end or position == ReadPosition(clock.epoch, done)):
+        return
+    ours = "was not loaded"
+    if clock.resumed:
+        ours = f"was saved after {done} samples of epoch {clock.epoch}"
+    raise RuntimeError(
+        f"The loader's state was saved after {position.read} samples of epoch {position.epoch}, but "
+        f"train_data's {ours}. Save train_data.state_dict() with it, after the same update (and with "
+        "snapshot_every_n_steps=1), and load both; train_data's alone is enough."
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,9 +12,9 @@ import torch
 from infobatch import checks
 from infobatch.epoch import boundary
 from infobatch.epoch.course import Course
-from infobatch.epoch.losses import IndexLosses, was_visited
 from infobatch.epoch.run import Run
 from infobatch.per_sample import PerSample
+from infobatch.step.losses import IndexLosses, was_visited
 
 _TOGETHER = (
     "With several ranks it is collective: call it once after each epoch, on every rank, with all the "
@@ -25,117 +24,117 @@ _TOGETHER = (
 Mask = npt.NDArray[np.bool_]
 
 
-class Refresher:
-    """Folds losses of left-out samples into the memory, between the epochs of a course."""
-
-    def __init__(self, course: Course) -> None:
-        self._course = course
-        # The finished epoch, as a weak reference to free its memory, and which scores are still old.
-        self._waiting: tuple[weakref.ref[Run], Mask] | None = None
-
-    def left_out(self) -> torch.Tensor:
-        """The samples that the running epoch leaves out, or that the last one has and whose scores are old."""
-        run = self._course.planned_run
-        if run is None:
-            raise RuntimeError(
-                f"left_out was read before epoch {self._course.clock.epoch} began, so it is not yet known what "
-                "it leaves out. Expected it while the epoch is iterated, or after its last update(); "
-                "to have the epoch drawn now, read train_data.plan first."
-            )
-        finished = run is self._course.finished_run
-        rows = np.flatnonzero(self._old_scores(run) if finished else _left_out(run))
-        return torch.from_numpy(run.plan.shard.first + run.plan.shard.step * rows.astype(np.int64))
-
-    def refresh(
-        self,
-        losses: torch.Tensor | PerSample,
-        index: torch.Tensor,
-        scores: torch.Tensor | None,
-        extras: Mapping[str, torch.Tensor] | None,
-    ) -> None:
-        """Check the losses, exchange them with the other ranks, and fold them into the memory."""
-        planner = self._course.planner
-        others = checks.check_extras("refresh", losses, extras, planner.channels, planner.policy)
-        run, rows, values = self._checked(losses, index, scores)
-        recorded = IndexLosses(1 + len(others), run.plan.num_samples, run.ranks)
-        on_host = [None if other is None else other.cpu() for other in others]
-        recorded.record(rows, [values.detach().cpu(), *on_host])
-        if run.ranks.world_size > 1:
-            run.ranks.communicator.meet("refresh()", _TOGETHER)
-            if not run.ranks.sharded:
-                recorded.exchange()
-        boundary.fold(recorded, self._course.current_memory(), run)
-        refreshed = was_visited(recorded.known()[0])
-        self._old_scores(run)[refreshed] = False
-        self._count(run, refreshed)
-
-    def _checked(
-        self, losses: torch.Tensor | PerSample, index: torch.Tensor, scores: torch.Tensor | None
-    ) -> tuple[Run, torch.Tensor, torch.Tensor]:
-        """The finished epoch, and the rows and scores to record, or an error."""
-        if isinstance(losses, PerSample):
-            scores = losses.scores if scores is None else scores
-            losses = losses.losses
-        if self._course.find_ranks().share_batches:
-            raise RuntimeError(
-                "refresh() got a pruner with model_group=, expected one without: an epoch then ends at the next "
-                "set_epoch(), so there is no time between epochs. Use a rule that does not refresh."
-            )
-        run = self._course.finished_run
-        if run is None:
-            raise RuntimeError(
-                f"refresh() was called in epoch {self._course.clock.epoch}, which has not ended. "
-                "Expected it after the epoch's last update() and before the next epoch is iterated or "
-                "set_epoch() is called: scores stay as they are during an epoch."
-            )
-        if not (isinstance(losses, torch.Tensor) and losses.shape == (0,)):  # nothing was left out
-            checks.check_losses("refresh()", losses)
-        values = losses if scores is None else scores
-        checks.check_scores(values, losses, call="refresh")
-        samples = checks.check_index("refresh", index, losses).cpu()
-        return run, self._rows(run, samples), values
-
-    def _rows(self, run: Run, samples: torch.Tensor) -> torch.Tensor:
-        """The rows of samples, or an error if the epoch has not left one of them out."""
-        first, step = run.plan.shard
-        waiting = torch.from_numpy(self._old_scores(run))
-        rows = (samples - first) // step
-        fits = ((samples - first) % step == 0) & (rows >= 0) & (rows < len(waiting))
-        fits[fits.clone()] = waiting[rows[fits]]
-        if not fits.all():
-            wrong = samples[~fits].tolist()
-            raise ValueError(
-                f"refresh(index=…) got sample {wrong[0]}"
-                + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
-                + f", expected samples that epoch {run.epoch} has left out and that were not refreshed "
-                "yet: those of left_out."
-            )
-        return rows
-
-    def _old_scores(self, run: Run) -> Mask:
-        """Which rows the epoch has left out and have not been refreshed."""
-        if self._waiting is None or self._waiting[0]() is not run:
-            self._waiting = (weakref.ref(run), _left_out(run))
-        return self._waiting[1]
-
-    def _count(self, run: Run, refreshed: Mask) -> None:
-        """Add the forward passes to the epoch's record."""
-        course, ranks = self._course, run.ranks
-        last, count = course.history[-1], refreshed.sum()
-        cost = course.planner.cost
-        spent = np.array([count, count, last.full], np.float64)
-        if cost is not None:
-            costs = cost[run.plan.shard.first :: run.plan.shard.step]
-            spent[1:] = np.sum(costs[refreshed], dtype=np.float64), np.sum(costs, dtype=np.float64)
-        if ranks.sharded and ranks.world_size > 1:
-            full = spent[2]
-            spent = ranks.communicator.sum(spent)
-            spent[2] = full if cost is None else spent[2]
-        course.history[-1] = replace(
-            last,
-            refreshed=last.refreshed + int(spent[0]),
-            refreshed_cost=last.refreshed_cost + float(spent[1] / spent[2]),
+def samples_left_out(course: Course) -> torch.Tensor:
+    """The samples that the running epoch leaves out, or that the last one has and whose scores are old."""
+    run = course.planned_run
+    if run is None:
+        raise RuntimeError(
+            f"left_out was read before epoch {course.clock.epoch} began, so it is not yet known what "
+            "it leaves out. Expected it while the epoch is iterated, or after its last update(); "
+            "to have the epoch drawn now, read train_data.plan first."
         )
+    finished = run is course.finished_run
+    rows = np.flatnonzero(_old_scores(run) if finished else _left_out(run))
+    return torch.from_numpy(run.plan.shard.first + run.plan.shard.step * rows.astype(np.int64))
+
+
+def refresh_scores(
+    course: Course,
+    losses: torch.Tensor | PerSample,
+    index: torch.Tensor,
+    scores: torch.Tensor | None,
+    extras: Mapping[str, torch.Tensor] | None,
+) -> None:
+    """Check the losses, exchange them with the other ranks, and fold them into the memory."""
+    planner = course.planner
+    others = checks.check_extras("refresh", losses, extras, planner.channels, planner.policy)
+    run, rows, values = _checked(course, losses, index, scores)
+    recorded = IndexLosses(1 + len(others), run.route)
+    on_host = [None if other is None else other.cpu() for other in others]
+    recorded.record(rows, [values.detach().cpu(), *on_host])
+    if run.ranks.world_size > 1:
+        run.ranks.communicator.meet("refresh()", _TOGETHER)
+        if not run.ranks.sharded:
+            recorded.exchange()
+    boundary.fold(recorded.blocks, course.current_memory(), run)
+    refreshed = was_visited(recorded.known()[0])
+    _old_scores(run)[refreshed] = False
+    _count(course, run, refreshed)
+
+
+def _checked(
+    course: Course,
+    losses: torch.Tensor | PerSample,
+    index: torch.Tensor,
+    scores: torch.Tensor | None,
+) -> tuple[Run, torch.Tensor, torch.Tensor]:
+    """The finished epoch, and the rows and scores to record, or an error."""
+    if isinstance(losses, PerSample):
+        scores = losses.scores if scores is None else scores
+        losses = losses.losses
+    if course.find_ranks().share_batches:
+        raise RuntimeError(
+            "refresh() got a pruner with model_group=, expected one without: an epoch then ends at the next "
+            "set_epoch(), so there is no time between epochs. Use a rule that does not refresh."
+        )
+    run = course.finished_run
+    if run is None:
+        raise RuntimeError(
+            f"refresh() was called in epoch {course.clock.epoch}, which has not ended. "
+            "Expected it after the epoch's last update() and before the next epoch is iterated or "
+            "set_epoch() is called: scores stay as they are during an epoch."
+        )
+    if not (isinstance(losses, torch.Tensor) and losses.shape == (0,)):  # nothing was left out
+        checks.check_losses("refresh()", losses)
+    values = losses if scores is None else scores
+    checks.check_scores(values, losses, call="refresh")
+    samples = checks.check_index("refresh", index, losses).cpu()
+    return run, _rows(run, samples), values
+
+
+def _rows(run: Run, samples: torch.Tensor) -> torch.Tensor:
+    """The rows of samples, or an error if the epoch has not left one of them out."""
+    first, step = run.plan.shard
+    waiting = torch.from_numpy(_old_scores(run))
+    rows = (samples - first) // step
+    fits = ((samples - first) % step == 0) & (rows >= 0) & (rows < len(waiting))
+    fits[fits.clone()] = waiting[rows[fits]]
+    if not fits.all():
+        wrong = samples[~fits].tolist()
+        raise ValueError(
+            f"refresh(index=…) got sample {wrong[0]}"
+            + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
+            + f", expected samples that epoch {run.epoch} has left out and that were not refreshed "
+            "yet: those of left_out."
+        )
+    return rows
+
+
+def _old_scores(run: Run) -> Mask:
+    """Which rows a finished epoch has left out and have not been refreshed."""
+    if run.old_scores is None:
+        run.old_scores = _left_out(run)
+    return run.old_scores
+
+
+def _count(course: Course, run: Run, refreshed: Mask) -> None:
+    """Add the forward passes to the epoch's record."""
+    ranks = run.ranks
+    last, count = course.history[-1], refreshed.sum()
+    cost = course.planner.cost
+    spent = np.array([count, count, last.full], np.float64)
+    if cost is not None:
+        costs = cost[run.plan.shard.first :: run.plan.shard.step]
+        spent[1:] = np.sum(costs[refreshed], dtype=np.float64), np.sum(costs, dtype=np.float64)
+    if ranks.sharded and ranks.world_size > 1:
+        full = spent[2]
+        spent = ranks.communicator.sum(spent)
+        spent[2] = full if cost is None else spent[2]
+    course.history[-1] = replace(
+        last,
+        refreshed=last.refreshed + int(spent[0]),
+        refreshed_cost=last.refreshed_cost + float(spent[1] / spent[2]),
+    )
 
 
 def _left_out(run: Run) -> Mask:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.losses import (
+from infobatch.epoch.matching import check_claim, rest_of_batch
+from infobatch.epoch.progress import Progress
+from infobatch.epoch.walk import Walk
+from infobatch.plan import FloatArray, Plan
+from infobatch.plan.batching import ShrunkBatches
+from infobatch.step.losses import (
     IndexLosses,
     Losses,
     PositionLosses,
     Reported,
     was_visited,
 )
-from infobatch.epoch.matching import check_claim, rest_of_batch
-from infobatch.epoch.progress import Progress
-from infobatch.epoch.route import Route
-from infobatch.epoch.walk import Walk
-from infobatch.epoch.weights import Weights, check_planned, scaled_at, weighted_mean
-from infobatch.plan import FloatArray, Plan
-from infobatch.plan.batching import ShrunkBatches
+from infobatch.step.route import Route
+from infobatch.step.weights import Weights, check_planned, weighted_mean
 from infobatch.transfer import send
 
 
@@ -31,8 +33,11 @@ class Resumed(NamedTuple):
     """The part of an epoch that a loaded checkpoint has made."""
 
     losses: FloatArray  # a row per channel
-    form: str  # of the losses
+    kind: type[PositionLosses | IndexLosses]
     largest_batch: int
+
+
+LossesT = TypeVar("LossesT", bound=Losses)
 
 
 class Run:
@@ -61,25 +66,26 @@ class Run:
         self.losses: Losses | None = None
         self.channels, self._resumed = channels, resumed
         self._last: tuple[int, int] | None = None
-        self._cut_for: Walk | None = None  # whose batches the weights are cut into
+        self.old_scores: npt.NDArray[np.bool_] | None = None  # once it has ended, see refresh.py
         left = plan.codes
-        if resumed is not None:
-            if resumed.form == "index":
-                left = left[~was_visited(resumed.losses[0])[plan.rows(left)]]
-            else:
-                left = left[resumed.losses.shape[1] :]
+        if resumed is not None and resumed.kind is IndexLosses:
+            left = left[~was_visited(resumed.losses[0])[plan.rows(left)]]
+        elif resumed is not None:
+            left = left[resumed.losses.shape[1] :]
         self.route = Route(plan, ranks, left)
         if resumed is not None:
-            self.losses = self.losses_by(resumed.form, resumed.losses)
-        self.weights = Weights(self.route)
+            self.losses = resumed.kind(1 + len(channels), self.route, resumed.losses)
+        self.weights = Weights(self.route, None)
 
     def on(self, ranks: Ranks) -> Run:
         """Return the same epoch, not begun, for another set of ranks."""
         return Run(self.epoch, self.plan, ranks, self.channels, self._resumed)
 
-    def continue_with(self, walk: Walk) -> None:
-        """Let an earlier iterator of this epoch be the one that counts."""
+    def begin(self, walk: Walk) -> None:
+        """Let this walk be the one that counts: a new one, or one that another has only looked past."""
         self.walk = walk
+        walk.walk_along(self.route)
+        self.weights = Weights(self.route, walk.batches)
         if self.updated:
             self._begin_updates(by_index=self.by_index)
 
@@ -113,7 +119,6 @@ class Run:
             index = send(index, device)
             self._check_at("batch_weights", index)
             return self._scaled_at("batch_weights", index, torch.float32) * index.shape[0]
-        self._cut()
         return self.weights.of_batch(self.updated, self.rest_of_batch("batch_weights()"), device)
 
     def reweight(self, losses: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
@@ -131,7 +136,7 @@ class Run:
     def skip(self, count: int) -> None:
         """Skip positions without a score."""
         start = self._claim("skip()", count)
-        self._by_position().record_nothing(start, count)
+        self.losses_of(PositionLosses).record_nothing(start, count)
 
     def skip_at(self, index: torch.Tensor) -> None:
         """Skip samples without a score."""
@@ -139,7 +144,7 @@ class Run:
             index = send(index, self.losses.device or index.device)
         self._check_at("skip", index)
         if not self.closed:
-            self._by_index().record_nothing(index)
+            self.losses_of(IndexLosses).record_nothing(index)
             self._count(index.shape[0])
 
     def _record(self, call: str, reported: Reported) -> tuple[int, int]:
@@ -149,7 +154,7 @@ class Run:
         start = self._claim(call, count)
         losses = self.losses
         if type(losses) is not PositionLosses:
-            losses = self._by_position()
+            losses = self.losses_of(PositionLosses)
         losses.record(start, count, reported)
         return start, count
 
@@ -159,7 +164,7 @@ class Run:
             return
         losses = self.losses
         if type(losses) is not IndexLosses:
-            losses = self._by_index()
+            losses = self.losses_of(IndexLosses)
         losses.record(index, reported, finite=finite)
         self._count(index.shape[0])
 
@@ -181,7 +186,7 @@ class Run:
         self._check_form()
         if not self.updated:
             self._begin_updates(by_index=True)
-        return scaled_at(call, self.weights, index, dtype, self.plan.num_samples)
+        return self.weights.scaled_at(call, index, dtype)
 
     def _check_at(self, call: str, index: torch.Tensor) -> None:
         """Raise if samples are not of this epoch, as far as that can be seen without waiting."""
@@ -215,7 +220,6 @@ class Run:
     def _begin_updates(self, *, by_index: bool) -> None:
         """Note what is known about the loader when the first losses of the epoch arrive."""
         walk = self.walk
-        self._cut()
         if walk is not None and by_index and walk.cut is not None and walk.cut.pad:
             raise RuntimeError(
                 "update(index=…) got a batch of batch_sampler(pad=True), expected the form without "
@@ -227,33 +231,15 @@ class Run:
         known = None if walk is None else walk.deliverable
         self.check_at = sys.maxsize if known is None else known
 
-    def _cut(self) -> None:
-        if self.walk is not None and self.walk is not self._cut_for:
-            self.weights.cut_into(self.walk.batches)
-            self._cut_for = self.walk
-
     def _count(self, count: int) -> None:
         self.updated += count
         self.largest_batch = max(self.largest_batch, count)
 
-    def _by_position(self) -> PositionLosses:
-        losses = self.losses_by("position")
-        assert isinstance(losses, PositionLosses)
-        return losses
-
-    def _by_index(self) -> IndexLosses:
-        losses = self.losses_by("index")
-        assert isinstance(losses, IndexLosses)
-        return losses
-
-    def losses_by(self, form: str, earlier: FloatArray | None = None) -> Losses:
-        """The losses in the form "position" or "index"; none but ``earlier`` ones at first."""
+    def losses_of(self, kind: type[LossesT]) -> LossesT:
+        """The losses, by position or by index; none at first."""
         if self.losses is None:
-            channels = 1 + len(self.channels)
-            if form == "index":
-                self.losses = IndexLosses(channels, self.plan.num_samples, self.ranks, earlier)
-            else:
-                self.losses = PositionLosses(channels, self.route, earlier)
+            self.losses = kind(1 + len(self.channels), self.route)
+        assert isinstance(self.losses, kind)
         return self.losses
 
     def _check_form(self) -> None:
@@ -359,7 +345,7 @@ class Run:
         """The losses for a checkpoint, and the values reported besides them."""
         assert self.losses is not None
         done = None if self.by_index else self.route.reached(self.trained)
-        if not self.by_index and self.ranks.sharded:
+        if self.ranks.sharded:  # of this rank's own
             before = len(self.plan) - len(self.route.left)
             done = before + min(self.trained, len(self.route.shard))
         scores, *extras = self.losses.known()[:, :done].copy()

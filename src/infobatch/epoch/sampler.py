@@ -10,7 +10,7 @@ from torch.utils.data import Sampler
 
 from infobatch.checks import check_count, check_shrink
 from infobatch.epoch.course import Course
-from infobatch.epoch.loader_state import ReadPosition
+from infobatch.epoch.matching import ReadPosition
 from infobatch.epoch.walk import Cut, Walk
 
 Shrink = Literal["epoch", "batch"]
@@ -75,7 +75,7 @@ class WalkIterator:
         self._indices = chain.from_iterable(self._walk.blocks(course.begin))
 
     def __iter__(self) -> Iterator[int]:
-        if self._walk.has_begun:
+        if self._walk.route is not None:
             self._course.check_turn(self._walk)
         self._walk.request()
         return self._indices

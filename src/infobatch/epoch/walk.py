@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from infobatch.epoch.route import Route
 from infobatch.loaders.asking import AskingLoader, find_asking_loader
 from infobatch.loaders.known import PreparedLoader
 from infobatch.plan.batching import Batches, EvenBatches, FixedBatches, ShrunkBatches
+from infobatch.step.route import Route
 
 _BLOCK = 1 << 14  # indices turned into Python numbers at a time
 Begin = Callable[["Walk"], Route | None]
@@ -56,10 +56,10 @@ class Walk:
         self._block: Iterator[int] = iter(())
         self._block_end = 0
         self._requests = 0
-        self._route: Route | None = None  # known once the first index was requested
         self._iterator: weakref.ref[Any] | None = None
         self._ran_dry = False  # the loader asked for more than there was
         self._ahead: int | None = None  # batches or samples that were waiting at the first update
+        self.route: Route | None = None  # known once the first index was requested
         self.loader: AskingLoader | None = None  # torch's loader, if that is what asks
         self.prepared: PreparedLoader | None = None  # a loader around it that reports more
         self.batches: Batches | None = None  # where they are known
@@ -71,17 +71,13 @@ class Walk:
     def received(cls, prepared: PreparedLoader, route: Route) -> Walk:
         """The walk of a rank whose batches are sent by another rank, which has the sampler."""
         walk = cls()
-        walk.prepared, walk._route = prepared, route
+        walk.prepared, walk.route = prepared, route
         return walk
 
     @property
     def has_sampler(self) -> bool:
         """Whether this rank's sampler is iterated, so that there is an iterator to be observed."""
         return self._iterator is not None
-
-    def walks(self, route: Route) -> bool:
-        """Whether this is a walk along ``route``."""
-        return self._route is route
 
     # For the sampler.
 
@@ -92,23 +88,24 @@ class Walk:
     def request(self) -> None:
         """Note that the loader asked for an iterator."""
         self._requests += 1
-        if self._requests == 2 and self.issued:
-            self._set_cut(Cut(self.issued))
+        if self._requests == 2 and self.issued and self.route is not None:
+            self.cut = Cut(self.issued)
+            self.batches = self.cut.batches(self.route)
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the first index was requested."""
-        return self._route is not None
+    def walk_along(self, route: Route) -> None:
+        """Begin with a route, now or once more after a look by another walk."""
+        self.route = route
+        route.pad(self.cut.size if self.cut is not None and self.cut.pad else 1)
+        self.batches = None if self.cut is None else self.cut.batches(route)
 
     def blocks(self, begin: Begin) -> Iterator[Iterator[int]]:
         """Begin the epoch and issue its indices, a block at a time."""
-        drop_last = self._requests > 1
-        route = self._begin(begin)
+        if self._requests > 1:
+            self.cut = Cut(self._requests, drop_last=True)
+        self.loader = find_asking_loader()
+        route = begin(self)
         if route is None:  # an epoch that is over already
             return
-        route.pad(1)
-        if drop_last:
-            self._set_cut(Cut(self._requests, drop_last=True))
         for start in range(0, len(route), _BLOCK):
             stop = min(start + _BLOCK, len(route))
             self._block = iter(route.indices(start, stop).tolist())
@@ -117,32 +114,19 @@ class Walk:
         self._ran_dry = True
 
     def in_batches(
-        self,
-        begin: Begin,
-        check_turn: Callable[[Walk], None],
-        cut: Cut,
+        self, begin: Begin, check_turn: Callable[[Walk], None], cut: Cut
     ) -> Iterator[list[int]]:
         """Begin the epoch and issue its indices, a batch at a time."""
         self.cut, self._requests = cut, 1
-        route = self._begin(begin)
-        if route is None:
+        self.loader = find_asking_loader()
+        route = begin(self)
+        if route is None or self.batches is None:
             return
-        route.pad(cut.size if cut.pad else 1)
-        self.batches = cut.batches(route)
         for batch in range(len(self.batches)):
             check_turn(self)
             start, self._block_end = self.batches.bounds(batch)
             yield route.indices(start, self._block_end).tolist()
         self._ran_dry = True
-
-    def _begin(self, begin: Begin) -> Route | None:
-        self.loader = find_asking_loader()
-        self._route = begin(self)
-        return self._route
-
-    def _set_cut(self, cut: Cut) -> None:
-        assert self._route is not None
-        self.cut, self.batches = cut, cut.batches(self._route)
 
     # What is known about the loop.
 
@@ -182,32 +166,34 @@ class Walk:
         return self._requests > 0
 
     @property
-    def is_shared(self) -> bool:
-        """Whether the loader divides what it takes among several ranks."""
-        return self.prepared is not None and self.prepared.world_size > 1
+    def _sharding(self) -> PreparedLoader | None:
+        """The loader that divides what it takes among several ranks, if this one does."""
+        prepared = self.prepared
+        return prepared if prepared is not None and prepared.world_size > 1 else None
 
     @property
     def to_issue(self) -> int:
         """How many indices the loader takes in total; 0 before the walk has begun."""
-        if self._route is None:
+        if self.route is None:
             return 0
-        return self._route.length if self.batches is None else self.batches.deliverable
+        return self.route.length if self.batches is None else self.batches.deliverable
 
     @property
     def deliverable(self) -> int | None:
         """How many samples the loader delivers to this rank in total, if that is known."""
-        if self.prepared is None or not self.is_shared:
+        sharding = self._sharding
+        if sharding is None:
             return self.to_issue
-        if not self.has_sampler or self._route is None:
+        if not self.has_sampler or self.route is None:
             return None
-        return self.prepared.share_of(len(self._route))
+        return sharding.share_of(len(self.route))
 
     @property
     def exhausted(self) -> bool:
         """Whether everything that the loader delivers was issued to it."""
-        if self.prepared is not None and self.is_shared:
-            return self.prepared.at_last_batch
-        return self._route is not None and self.issued >= self.to_issue
+        if self._sharding is not None:
+            return self._sharding.at_last_batch
+        return self.route is not None and self.issued >= self.to_issue
 
     @property
     def received_all(self) -> bool:
@@ -228,12 +214,12 @@ class Walk:
         """How many samples at the end of ``positions`` positions the loader drops, over all ranks."""
         if self.prepared is not None:
             return self.prepared.dropped_of(positions)
-        if self._route is None or self.cut is None or not self.cut.drop_last:
+        if self.route is None or self.cut is None or not self.cut.drop_last:
             return 0
-        ranks = self._route.ranks
+        ranks = self.route.ranks
         if ranks.global_order:  # the loader shards the batches, and drops an incomplete round
             return positions % (self.cut.size * ranks.world_size)
-        if self.cut.shrinks and positions == len(self._route):
+        if self.cut.shrinks and positions == len(self.route):
             return (positions - self.to_issue) * ranks.walkers
         return positions % self.cut.size * ranks.walkers
 
@@ -256,9 +242,3 @@ class Walk:
         if self.batches is None or isinstance(self.batches, FixedBatches):
             return self._ahead
         return self.batches.end(updated, self._ahead) - updated
-
-    def rest_of_batch(self, updated: int) -> int | None:
-        """How many samples of the current batch have no update yet; None if unknown."""
-        if self.batches is not None:
-            return self.batches.end(updated) - updated
-        return self.issued - updated if self.asked_by_batch else None

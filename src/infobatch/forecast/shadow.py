@@ -11,34 +11,26 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from infobatch.distributed.ranks import Ranks
+from infobatch.forecast.law import Forecast, RuleForecast
 from infobatch.forecast.realised import realised_noise, sums_of
-from infobatch.memory.memory import Memory, Rows
+from infobatch.memory.memory import Memory
 from infobatch.memory.state import ShadowState
 from infobatch.plan import FloatArray, Plan
 from infobatch.policies.assumptions import ScoresError
+from infobatch.policies.none import NoPrune
+from infobatch.policies.options import name_of
 from infobatch.policies.planning import Planner
 from infobatch.savings import EpochPasses
+from infobatch.step.losses import Losses
 
 _BLOCK = 1 << 16  # samples at a time, so that temporaries stay in the CPU cache
-
-
-class Recorded(Protocol):
-    """The values that an epoch has recorded: in the first channel the scores, in others further ones."""
-
-    def known(self) -> FloatArray:
-        """A row per channel."""
-        ...
-
-    def blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
-        """The finite values of a channel and their rows in the memory."""
-        ...
 
 
 class TrainedEpoch(Protocol):
@@ -49,7 +41,7 @@ class TrainedEpoch(Protocol):
     channels: Sequence[str]
 
     @property
-    def losses(self) -> Recorded | None:
+    def losses(self) -> Losses | None:
         """What it has recorded, if anything."""
         ...
 
@@ -82,7 +74,7 @@ class Shadow:
                 )
         self.seconds += time.thread_time() - began
 
-    def _record(self, run: TrainedEpoch, recorded: Recorded, seed: int) -> None:
+    def _record(self, run: TrainedEpoch, recorded: Losses, seed: int) -> None:
         ranks, memory = run.ranks, self._current_memory(run.ranks)
         plan = self.planner.draw(memory, ranks, self.history, epoch=run.epoch, seed=seed)
         losses = by_row(recorded, len(memory))
@@ -145,7 +137,7 @@ class Shadow:
         self.history = list(state.history)
 
 
-def by_row(losses: Recorded, count: int, channel: int = 0) -> FloatArray:
+def by_row(losses: Losses, count: int, channel: int = 0) -> FloatArray:
     """An epoch's losses, one per row of the memory, NaN where there is none."""
     dense = np.full(count, np.nan, np.float32)
     for rows, values in losses.blocks(channel):
@@ -169,3 +161,23 @@ def _visits(
         block = losses[start : start + _BLOCK]
         seen = np.flatnonzero(kept[start : start + _BLOCK] & (block == block))  # noqa: PLR0124
         yield start + seen, block[seen]
+
+
+def forecast_of(
+    planner: Planner, history: Sequence[EpochPasses], shadows: Mapping[str, Shadow], epoch: int
+) -> Forecast:
+    """What the shadows would save, or without any what a run's own rule does, from ``epoch`` on."""
+    rules = {name: (shadow.planner, shadow.history) for name, shadow in shadows.items()}
+    if not rules and not isinstance(planner.policy, NoPrune):
+        rules = {name_of(planner.options): (planner, list(history))}
+    if not rules:
+        raise RuntimeError(
+            'forecast() was called where policy="none" prunes nothing and no rule is followed. '
+            'Expected rules to forecast: InfoBatch(…, policy="none", shadow=("auto", "mean")).'
+        )
+    forecasts = {}
+    for name, (rule, epochs) in rules.items():
+        start = epochs[-1].epoch + 1 if epochs else epoch
+        forecasts[name] = RuleForecast(tuple(epochs), rule.prunable(start), rule.num_epochs)
+    seconds = sum(shadow.seconds for shadow in shadows.values())
+    return Forecast(forecasts, shadows=bool(shadows), seconds=seconds)

@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from infobatch.distributed.ranks import Ranks
-from infobatch.epoch.route import Route
 from infobatch.memory.memory import Rows
 from infobatch.plan import FloatArray
+from infobatch.step.route import Route
 
 _UNVISITED = float("-inf")
 _UNSCORED = float("inf")
@@ -31,8 +30,8 @@ Reported = Sequence[torch.Tensor | None]  # by channel, detached; None where not
 class Losses(ABC):
     """What an epoch's samples report: in the first channel their scores, in others further values."""
 
-    def __init__(self, num_channels: int) -> None:
-        self._num_channels = num_channels
+    def __init__(self, num_channels: int, route: Route) -> None:
+        self._num_channels, self._route = num_channels, route
         self._buffer: torch.Tensor | None = None
         self._channels: Sequence[torch.Tensor] = ()  # the buffer's rows
         self._known: FloatArray | None = None  # in main memory, until more is recorded
@@ -107,12 +106,10 @@ class PositionLosses(Losses):
     """One loss per position of this rank's route; ``earlier`` are a checkpoint's."""
 
     def __init__(self, num_channels: int, route: Route, earlier: FloatArray | None = None) -> None:
-        super().__init__(num_channels)
-        self._route = route
+        super().__init__(num_channels, route)
         self._earlier = np.empty((num_channels, 0), np.float32) if earlier is None else earlier
         self._updated = 0
-        self._exchanged = False
-        self._counts: tuple[int, int] | None = None  # of visited and unscored samples, once merged
+        self._counts: tuple[int, int] | None = None  # visited and unscored, of all ranks if known
         self._lazy = False  # XLA would compile a program for each slice
 
     def record(self, start: int, count: int, reported: Reported) -> None:
@@ -123,7 +120,7 @@ class PositionLosses(Losses):
             channels = self._begin(scores.device)
         self._updated = stop = start + count
         # An exchange in the middle of the epoch, for a checkpoint, is now out of date.
-        self._known, self._exchanged = None, False
+        self._known, self._counts = None, None
         for channel, values in zip(channels, reported):  # noqa: B905 - checked, and called often
             if values is None:
                 continue
@@ -136,7 +133,7 @@ class PositionLosses(Losses):
     def record_nothing(self, start: int, count: int) -> None:
         """Mark positions as visited without a score."""
         self._updated = start + count
-        self._known, self._exchanged = None, False
+        self._known, self._counts = None, None
         for channel in self._channels:
             channel[start : self._updated].fill_(_UNSCORED)
 
@@ -150,7 +147,7 @@ class PositionLosses(Losses):
 
     def discard(self) -> None:
         """See :class:`Losses`."""
-        self._buffer, self._channels, self._known = None, (), None
+        self._buffer, self._channels, self._known, self._counts = None, (), None, None
 
     def follow(self, source: int) -> None:
         """See :class:`Losses`."""
@@ -159,7 +156,7 @@ class PositionLosses(Losses):
         self._buffer = _unvisited((self._num_channels, len(self._route)), torch.device("cpu"))
         self._buffer[:, :longest] = torch.stack(channels)
         self._channels, self._updated = self._buffer.unbind(), 0
-        self._known, self._exchanged = None, False
+        self._known, self._counts = None, None
 
     def exchange(self) -> None:
         """See :class:`Losses`."""
@@ -168,28 +165,27 @@ class PositionLosses(Losses):
             for start, chunk in self._chunks(number):
                 channel[start : start + len(chunk)] = chunk
         self._keep(walked)
-        self._exchanged = True
 
     def merged_blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
         """As ``blocks``, over all ranks, whose losses are fetched on the way. Collective."""
         earlier = self._earlier[channel]
         yield from self._blocks(0, earlier)
-        visited, unscored = self._route.visited_before, _equal_to(_UNSCORED, earlier)
         for start, chunk in self._chunks(channel):
-            visited += len(chunk) - _equal_to(_UNVISITED, chunk)
-            unscored += _equal_to(_UNSCORED, chunk)
             yield from self._blocks(len(earlier) + start, chunk)
-        if not channel:
-            self._counts = (visited, unscored)
 
     def _chunks(self, channel: int) -> Iterator[tuple[int, FloatArray]]:
         """All ranks' losses in the order of what was left of the plan, each with where it starts."""
         start, stop = 0, len(self._route.left)
+        visited, unscored = self._route.visited_before, _equal_to(_UNSCORED, self._earlier[0])
         for rounds in self._route.ranks.communicator.rounds(self._walked()[channel]):
             chunk: FloatArray = rounds[: stop - start].numpy()  # without the repeats at the end
             _clean(chunk, keep=_UNVISITED)
+            visited += len(chunk) - _equal_to(_UNVISITED, chunk)
+            unscored += _equal_to(_UNSCORED, chunk)
             yield start, chunk
             start += len(rounds)
+        if not channel:  # the scores
+            self._counts = (visited, unscored)
 
     def own_part(self) -> tuple[npt.NDArray[Any], FloatArray]:
         """Codes of the plan, and what was reported for them: a part of the epoch for each rank."""
@@ -215,12 +211,7 @@ class PositionLosses(Losses):
 
     def visited(self) -> int | None:
         """See :class:`Losses`."""
-        if self._counts is not None:
-            return self._counts[0]
-        if not self._exchanged:
-            return None
-        walked = self.known()[0, self._earlier.shape[1] :]
-        return self._route.visited_before + len(walked) - _equal_to(_UNVISITED, walked)
+        return None if self._counts is None else self._counts[0]
 
     def _own(self) -> FloatArray:
         """This rank's losses, for as many positions as the longest of all routes has."""
@@ -254,14 +245,11 @@ class PositionLosses(Losses):
 class IndexLosses(Losses):
     """One loss per sample of the data set, for batches that carry their samples' indices."""
 
-    def __init__(
-        self, num_channels: int, num_samples: int, ranks: Ranks, earlier: FloatArray | None = None
-    ) -> None:
-        super().__init__(num_channels)
-        self._num_samples = num_samples
-        self._ranks = ranks
+    def __init__(self, num_channels: int, route: Route, earlier: FloatArray | None = None) -> None:
+        super().__init__(num_channels, route)
+        self._num_samples, self._ranks = route.plan.num_samples, route.ranks
         self._buffer = None if earlier is None else torch.from_numpy(earlier)
-        self._merged = earlier is not None or ranks.world_size == 1
+        self._merged = earlier is not None or self._ranks.world_size == 1
 
     def record(self, index: torch.Tensor, reported: Reported, *, finite: bool = False) -> None:
         """Write what the samples ``index`` report; ``finite`` if all scores are known to be finite."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from infobatch.epoch.route import Route
 from infobatch.plan.batching import Batches, ShrunkBatches
+from infobatch.step.route import Route
 
 _AT_ONCE = 1 << 16  # positions whose weights are unpacked together
 _ALIGNED = 16  # weights between addresses that are aligned like a new tensor's
@@ -47,23 +47,18 @@ class _Table(NamedTuple):
 
 
 class Weights:
-    """The weights along a route.
+    """The weights along a route, which is divided into ``batches`` if these are known.
 
     If batches shrink with the epoch, the mean over a smaller batch is multiplied by the ratio of
     the sizes, so that in effect it is divided by the full batch's size.
     """
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route, batches: Batches | None) -> None:
         self._route = route
         self._whole = route.plan.whole
         self._shrunk: ShrunkBatches | None = None
         self._chunk: _Chunk | None = None
         self._table: _Table | None = None
-
-    def cut_into(self, batches: Batches | None) -> None:
-        """Set the batches into which the route is divided."""
-        self._shrunk = self._chunk = self._table = None
-        route = self._route
         # A rank with a shard of the scores may leave nothing out while other ranks do.
         pruned = not self._whole or route.planned < route.full_counts.sum()
         if isinstance(batches, ShrunkBatches) and pruned:
@@ -100,13 +95,23 @@ class Weights:
         weights = chunk.weights[start - chunk.start : stop - chunk.start]
         return weights * (count / self._divisor(start, count)) if in_tail else weights
 
-    def scaled_at(self, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def scaled_at(self, call: str, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Weight / count for the samples ``index``; NaN where the plan leaves one out.
 
-        On the device of ``index``, for losses of this dtype.
+        On the device of ``index``, for losses of this dtype. Raises at an index that no sample has,
+        where that can be seen.
         """
         table = self._table_for(index.shape[0], dtype, index.device)
-        by_row = table.by_row.index_select(0, index)
+        try:
+            by_row = table.by_row.index_select(0, index)
+        except (IndexError, RuntimeError) as error:
+            num_samples = len(table.by_row)
+            if int(index.min()) >= 0 and int(index.max()) < num_samples:
+                raise  # something else is wrong
+            raise IndexError(
+                f"{call}(index=…) got indices from {int(index.min())} to {int(index.max())}, expected "
+                f"0 to {num_samples - 1}. Pass the index that the batch of Indexed carries."
+            ) from error
         if table.scaled is None:
             return by_row / table.batch
         return table.scaled.index_select(0, by_row)
@@ -181,21 +186,6 @@ class Weights:
         return _Table(
             dtype, by_row.to(device, non_blocking=True), None, batch, None, sources=(by_row,)
         )
-
-
-def scaled_at(
-    call: str, weights: Weights, index: torch.Tensor, dtype: torch.dtype, num_samples: int
-) -> torch.Tensor:
-    """Weight / count by sample; raise at an index that no sample has, where that can be seen."""
-    try:
-        return weights.scaled_at(index, dtype)
-    except (IndexError, RuntimeError) as error:
-        if int(index.min()) >= 0 and int(index.max()) < num_samples:
-            raise  # something else is wrong
-        raise IndexError(
-            f"{call}(index=…) got indices from {int(index.min())} to {int(index.max())}, expected "
-            f"0 to {num_samples - 1}. Pass the index that the batch of Indexed carries."
-        ) from error
 
 
 def check_planned(call: str, weights: torch.Tensor, index: torch.Tensor) -> None:
