@@ -344,6 +344,16 @@ def test_a_floor_under_the_losses_is_named_once_although_nothing_is_pruned(shado
     assert "found no loss below 0.50 before epoch 2, as if there were a floor" in str(
         warning.message
     )
+    forecast = full.forecast()
+    assert [rule.doubtful for rule in forecast.rules.values()] == [
+        name != "mean" for name in forecast.rules
+    ]
+    if shadow == "auto":
+        assert forecast.sentence.startswith("Do not prune here: the best rule, auto, would save")
+        assert forecast.sentence.endswith(
+            " But the losses do not show the sizes of the gradients to auto, as a warning said: follow "
+            "what it says, and it may save more."
+        )
 
 
 def test_a_rule_that_the_losses_are_not_for_is_no_longer_followed():
@@ -361,10 +371,14 @@ def test_a_rule_that_the_losses_are_not_for_is_no_longer_followed():
     rules = full.forecast().rules
     assert [len(rule.epochs) for rule in rules.values()] == [0, 8]
     assert full.forecast().best == "mean"
+    assert "\nauto  not followed: it cannot use these losses\nmean" in str(full.forecast())
     only = infobatch.Pruner(SIZE, 8, policy="none", shadow="auto")
     with pytest.warns(UserWarning, match="before epoch 1"):
         train_on(only, losses - 1)
-    assert only.forecast().sentence.startswith("Too early to tell: no epoch that could be followed")
+    assert only.forecast().sentence == (
+        "No forecast: the rules cannot use these losses; the warning during training says why and what "
+        "to change."
+    )
 
 
 def test_a_biased_shadow_needs_no_warning():

@@ -25,6 +25,10 @@ ERROR = 0.1  # of a rule that the sentence names, against measured savings: docs
 TOLERANCE = 0.05  # the most that a forecast may still move, if the trend goes on
 FEW_EPOCHS = 5  # with so few, the number of steps matters more than noise, see the same page
 _FEWEST = 4  # pruned epochs that show a trend
+_DOUBT = (
+    " But the losses do not show the sizes of the gradients to {}, as a warning said: follow what it says, "
+    "and it may save more."
+)
 _PREFIX = "infobatch/forecast"
 _WIDTH = 80  # columns of a terminal
 _LONGEST_NAME = 28  # of a rule whose numbers are on the same line
@@ -50,12 +54,15 @@ class RuleForecast:
     """The forecast for one rule.
 
     ``epochs`` are its records so far; ``to_come`` is how many more epochs it would prune, and
-    ``num_epochs`` how many there are in all.
+    ``num_epochs`` how many there are in all. ``doubtful``: a warning said that the losses do not show the
+    sizes of the gradients. Not ``is_followed``: another one said that the rule cannot use these losses.
     """
 
     epochs: tuple[EpochPasses, ...]
     to_come: int
     num_epochs: int
+    doubtful: bool = False
+    is_followed: bool = True
 
     @property
     def pruned(self) -> tuple[EpochPasses, ...]:
@@ -189,6 +196,7 @@ class Forecast:
         if rule.too_early:
             return f"Too early to tell: {rule.too_early}. Ask again later."
         sure = f"± {100 * ERROR:.0f} points, more likely less than more"
+        doubt = _DOUBT.format(name) if rule.doubtful else ""
         saved = f"{percent(rule.saving)} of the sample passes at equal quality ({sure})"
         if rule.saving <= ERROR:
             rules = (
@@ -196,15 +204,20 @@ class Forecast:
                 if self.shadows
                 else f"this run, by {name}, saves"
             )
-            return f"Do not prune here: {rules} {saved}. To save compute, train for fewer epochs."
+            return f"Do not prune here: {rules} {saved}. To save compute, train for fewer epochs.{doubt}"
         if not self.shadows:
-            return f"This run, pruned by {name}, saves about {saved}."
+            return f"This run, pruned by {name}, saves about {saved}.{doubt}"
         use = f'policy="{name}"' if name in POLICIES else name
-        return f"Use {use}: it would save about {saved}."
+        return f"Use {use}: it would save about {saved}.{doubt}"
 
     @property
     def _nothing_to_judge(self) -> str:
         """Why there is no best rule."""
+        if not any(rule.is_followed for rule in self.rules.values()):
+            return (
+                "No forecast: the rules cannot use these losses; the warning during training says why and "
+                "what to change."
+            )
         if not any(rule.biased for rule in self.rules.values()):
             return (
                 "Too early to tell: no epoch that could be followed has ended yet. Ask again later."
@@ -240,6 +253,9 @@ class Forecast:
         width = max(map(len, ("rule", *short)))
         lines = [f"{'rule':{width}}  left out  promised noise  realised noise  saving"]
         for name, rule in self.rules.items():
+            if not rule.is_followed:
+                lines.append(f"{name:{width}}  not followed: it cannot use these losses")
+                continue
             noise = rule.realised_noise
             realised = "" if noise is None else f"{noise:.2f}"
             saving = "biased" if rule.biased else percent(rule.saving) if rule.is_known else "–"

@@ -57,17 +57,17 @@ class Shadow:
         self.planner = planner
         self.history: list[EpochPasses] = []
         self.seconds = 0.0  # of the processor, in this process
-        self._is_followed = True
+        self.is_followed = True
         self._memory: Memory | None = None
 
     def follow(self, run: TrainedEpoch, seed: int) -> None:
         """Record an epoch that was trained on all data. Collective if the scores are sharded."""
         began = time.thread_time()
-        if run.losses is not None and self._is_followed:
+        if run.losses is not None and self.is_followed:
             try:
                 self._record(run, run.losses, seed)
             except ScoresError as error:  # on every rank
-                self._is_followed = False
+                self.is_followed = False
                 self.history = []
                 warnings.warn(
                     f"{error} Until then it is not followed, and has no forecast.", stacklevel=2
@@ -120,7 +120,7 @@ class Shadow:
         """What this shadow would be if the running epoch ended here."""
         twin = Shadow(self.planner)
         twin.history, twin._memory = list(self.history), self._current_memory(run.ranks).copy()
-        twin._is_followed = self._is_followed
+        twin.is_followed = self.is_followed
         if not run.ranks.sharded:  # the other ranks would have to take part
             twin.follow(run, seed)
         return twin
@@ -167,17 +167,26 @@ def forecast_of(
     planner: Planner, history: Sequence[EpochPasses], shadows: Mapping[str, Shadow], epoch: int
 ) -> Forecast:
     """What the shadows would save, or without any what a run's own rule does, from ``epoch`` on."""
-    rules = {name: (shadow.planner, shadow.history) for name, shadow in shadows.items()}
+    rules = {
+        name: (shadow.planner, shadow.history, shadow.is_followed)
+        for name, shadow in shadows.items()
+    }
     if not rules and not isinstance(planner.policy, NoPrune):
-        rules = {name_of(planner.options): (planner, list(history))}
+        rules = {name_of(planner.options): (planner, list(history), True)}
     if not rules:
         raise RuntimeError(
             'forecast() was called where policy="none" prunes nothing and no rule is followed. '
             'Expected rules to forecast: InfoBatch(…, policy="none", shadow=("auto", "mean")).'
         )
     forecasts = {}
-    for name, (rule, epochs) in rules.items():
+    for name, (rule, epochs, is_followed) in rules.items():
         start = epochs[-1].epoch + 1 if epochs else epoch
-        forecasts[name] = RuleForecast(tuple(epochs), rule.prunable(start), rule.num_epochs)
+        forecasts[name] = RuleForecast(
+            tuple(epochs),
+            rule.prunable(start),
+            rule.num_epochs,
+            doubtful=rule.doubts_sizes,
+            is_followed=is_followed,
+        )
     seconds = sum(shadow.seconds for shadow in shadows.values())
     return Forecast(forecasts, shadows=bool(shadows), seconds=seconds)

@@ -249,6 +249,11 @@ class Planner:
             self._warned.add("sizes")
             warnings.warn(doubt, stacklevel=2)
 
+    @property
+    def doubts_sizes(self) -> bool:
+        """Whether a warning was given that the scores do not show the sizes of the gradients."""
+        return "sizes" in self._warned
+
     def _warn_of_bias(self) -> None:
         """Warn the user once that the rule does not preserve the expected gradient."""
         if "bias" in self._warned:
