@@ -50,7 +50,7 @@ REFUSAL = (
 
 @pytest.mark.parametrize("way", range(4))
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_that_keeps_one_iterator_is_refused(workers, way):
+def test_a_loader_that_keeps_one_iterator_raises(workers, way):
     train_data = new()
     options = list(ways_to_build(train_data))[way]
     loader = OneIterator(train_data, num_workers=workers, **options)
@@ -80,7 +80,7 @@ def test_also_where_the_workers_read_a_whole_epoch_ahead(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_infinite_sampler_is_refused(workers):
+def test_an_infinite_sampler_raises(workers):
     train_data = new()
     sampler = Endless(train_data.sampler)
     batches = iter(DataLoader(train_data, BATCH, sampler=sampler, num_workers=workers))

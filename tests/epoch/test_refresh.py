@@ -295,7 +295,7 @@ def test_ranks_refresh_their_parts_and_know_the_same(world_size, sharded):
         assert plans == results[0][0]
 
 
-def test_refused_in_the_middle_of_an_epoch_and_before_the_first():
+def test_raises_in_the_middle_of_an_epoch_and_before_the_first():
     pruner = infobatch.Pruner(SIZE, 6, policy="random", delta=1.0)
     text = r"refresh\(\) was called in epoch {}, which has not ended. Expected it after the epoch's last"
     with pytest.raises(RuntimeError, match=text.format(0)):

@@ -418,7 +418,7 @@ def test_pacing_by_steps_per_epoch():
         assert train_data.virtual_step(13) == 13 * (epoch + 1)
 
 
-# What is refused, and what a loader sees.
+# What raises, and what a loader sees.
 
 
 def test_another_way_to_shrink():

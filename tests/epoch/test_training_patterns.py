@@ -451,7 +451,7 @@ def test_per_sample_in_a_second_forward_and_scores_beside_it():
 
 
 @pytest.mark.parametrize("by_index", [False, True])
-def test_a_refused_first_update_loses_nothing(by_index):
+def test_a_first_update_that_raises_loses_nothing(by_index):
     """The loop is mended and run again: it is still the first epoch, in either form."""
     train_data = infobatch.InfoBatch(Numbered(40), 3, delta=1.0)
     loader = DataLoader(train_data, 8, sampler=train_data.sampler)
@@ -465,7 +465,7 @@ def test_a_refused_first_update_loses_nothing(by_index):
     assert train_data.savings.made == 40
 
 
-def test_a_refused_reweight_loses_nothing():
+def test_a_reweight_that_raises_loses_nothing():
     train_data = infobatch.InfoBatch(Numbered(40), 3, delta=1.0)
     loader = DataLoader(train_data, 8, sampler=train_data.sampler)
     batch, _ = next(iter(loader))

@@ -780,7 +780,7 @@ def test_classification_losses_are_those_of_ultralytics(settings, folders):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
 
 
-def test_classification_with_a_rule_for_boxes_is_refused(settings):
+def test_classification_with_a_rule_for_boxes_raises(settings):
     with pytest.raises(ValueError, match='got policy="afss", which goes by the precision'):
         train(
             settings, "yolo11n-cls.yaml", InfoBatchClassificationTrainer.with_options(policy="afss")
@@ -798,24 +798,24 @@ def test_classification_with_a_rule_for_boxes_is_refused(settings):
         ("yolo26n-sem.yaml", Pruned, "task='semantic', .* train it with Ultralytics' own trainer"),
     ],
 )
-def test_other_tasks_are_refused(settings, model, trainer, message):
+def test_other_tasks_raise(settings, model, trainer, message):
     with pytest.raises(ValueError, match=message):
         train(settings, model, trainer)
 
 
-def test_options_that_need_other_loaders_are_refused(settings):
+def test_options_that_need_other_loaders_raise(settings):
     with pytest.raises(ValueError, match=r"with_options\(sharded=True\) cannot be used"):
         train(settings, trainer=Pruned.with_options(sharded=True))
 
 
-def test_compiled_models_on_several_devices_are_refused(settings):
+def test_compiled_models_on_several_devices_raise(settings):
     trainer = Pruned(overrides={**settings, "model": "yolo11n.yaml"})
     trainer.args.compile, trainer.args.device, trainer.world_size = True, "0,1", 2
     with pytest.raises(ValueError, match=r"compile=True and device='0,1', expected one device or"):
         trainer._check_settings()
 
 
-def test_settings_are_refused(settings):
+def test_unsupported_settings_raise(settings):
     for setting, reason in (({"rect": True}, "fixed by the shapes"), ({"time": 0.1}, "set epochs")):
         (name,) = setting
         with pytest.raises(
@@ -824,13 +824,13 @@ def test_settings_are_refused(settings):
             train(settings, **setting)
 
 
-def test_other_losses_are_refused(settings):
+def test_other_losses_raise(settings):
     trainer = Pruned(overrides={**settings, "model": "rtdetr-l.yaml"})
     with pytest.raises(TypeError, match="a model that ends in RTDETRDecoder, expected Detect"):
         trainer._setup_train()
 
 
-def test_processes_without_devices_are_refused(settings):
+def test_processes_without_devices_raise(settings):
     """Ultralytics connects the processes of torchrun only if device= names as many devices."""
     script = (
         "import ultralytics_operators\n"
@@ -846,7 +846,7 @@ def test_processes_without_devices_are_refused(settings):
     assert "got several processes (RANK=0) and device='cpu', expected as many devices" in run.stderr
 
 
-def test_criteria_of_other_models_are_refused():
+def test_criteria_of_other_models_raise():
     with pytest.raises(TypeError, match=r"criterion is TVPDetectLoss, expected .* v8DetectionLoss"):
         ImageLosses(TVPDetectLoss.__new__(TVPDetectLoss))
     with pytest.raises(TypeError, match=r"criterion is object, expected .*v8ClassificationLoss"):

@@ -45,8 +45,8 @@ def close_epoch(
             shadow.follow(run, seed)
         unscored, visited = run.unscored(), run.visited()
         if run.ranks.sharded:
-            own = np.array([unscored, min(run.updated, len(run.route.shard))], np.float64)
-            unscored, visited = (int(total) for total in run.ranks.communicator.sum(own))
+            counts = np.array([unscored, min(run.updated, len(run.route.shard))], np.float64)
+            unscored, visited = (int(total) for total in run.ranks.communicator.sum(counts))
         if run.visited():
             passes = replace(passes_of(run, unscored), realised_noise=noise)
             if matched and unscored and unscored >= visited:

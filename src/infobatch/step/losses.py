@@ -213,22 +213,24 @@ class PositionLosses(Losses):
         """See :class:`Losses`."""
         return None if self._counts is None else self._counts[0]
 
-    def _own(self) -> FloatArray:
+    def _recorded(self) -> FloatArray:
         """This rank's losses, for as many positions as the longest of all routes has."""
         if self._buffer is None:
             self._begin(torch.device("cpu"))
         assert self._buffer is not None
-        own: FloatArray = self._buffer.cpu().numpy()[:, : self._route.longest]
-        for channel in own:
+        recorded: FloatArray = self._buffer.cpu().numpy()[:, : self._route.longest]
+        for channel in recorded:
             _clean(channel[: self._updated])
-        return own
+        return recorded
 
     def _fetch(self) -> FloatArray:
-        ranks, own = self._route.ranks, self._own()
+        ranks, recorded = self._route.ranks, self._recorded()
         if ranks.sharded or ranks.walkers == 1:
-            return self._keep(own[:, : len(self._route.shard)])
-        rows = np.full((len(own), own.shape[1] * ranks.world_size), _UNVISITED, np.float32)
-        rows[:, ranks.rank :: ranks.world_size] = own
+            return self._keep(recorded[:, : len(self._route.shard)])
+        rows = np.full(
+            (len(recorded), recorded.shape[1] * ranks.world_size), _UNVISITED, np.float32
+        )
+        rows[:, ranks.rank :: ranks.world_size] = recorded
         return self._keep(rows[:, : len(self._route.left)])
 
     def _keep(self, walked: FloatArray) -> FloatArray:
