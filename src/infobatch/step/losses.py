@@ -190,7 +190,7 @@ class PositionLosses(Losses):
     def own_part(self) -> tuple[npt.NDArray[Any], FloatArray]:
         """Codes of the plan, and what was reported for them: a part of the epoch for each rank."""
         codes = self._route.shard
-        known = self._own()[:, : len(codes)]
+        known = self._recorded()[:, : len(codes)]
         if not self._route.ranks.rank:  # all ranks have what a checkpoint has made: it counts once
             earlier = self._route.plan.codes[: self._earlier.shape[1]]
             codes = np.concatenate([earlier, codes])
