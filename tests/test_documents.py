@@ -202,7 +202,7 @@ def scoring_surroundings(tmp_path):
 )  # torch's own, when it compiles
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_accelerators_page(tmp_path, monkeypatch):
-    """On the CPU, without a CUDA graph, and without Inductor, which tests/epoch/test_pure_step.py has."""
+    """On the CPU, without a CUDA graph, and without Inductor, which tests/step/test_pure_step.py has."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     namespace = surroundings(tmp_path)
     torch._dynamo.reset()
