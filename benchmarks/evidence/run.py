@@ -98,8 +98,13 @@ def restore(study: Study, out: Path) -> None:
         if (STORED / name / "results.json").exists():
             restore_runs(study, STORED / name, out)
     results = STORED / study.name / "results.json"
-    if results.exists():
+    if results.exists() and grid_of(study) == read_results(results.parent).settings.learning_rates:
         write_atomically(out / "results.json", lambda path: path.write_bytes(results.read_bytes()))
+
+
+def grid_of(study: Study) -> tuple[float, ...]:
+    """The learning rates to choose from; a grid that became wider is a new comparison of the same runs."""
+    return tuple(map(float, study.learning_rates.split(","))) if study.learning_rates else ()
 
 
 def restore_runs(study: Study, stored: Path, out: Path) -> None:
