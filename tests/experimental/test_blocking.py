@@ -42,7 +42,9 @@ def test_only_the_kept_go_on_and_only_in_training():
     seen = []
     model[2].register_forward_hook(lambda layer, inputs, output: seen.append(len(output)))
     outputs = model(X)
-    assert torch.equal(outputs, whole[blocking.kept.index])
+    torch.testing.assert_close(
+        outputs, whole[blocking.kept.index]
+    )  # batches of another size round differently
     assert blocking.features.shape == (10, 6)
     model.eval()
     assert torch.equal(model(X), whole)

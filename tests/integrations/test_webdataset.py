@@ -4,6 +4,8 @@ import gc
 import os
 import subprocess
 import sys
+import time
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -117,11 +119,21 @@ def test_leaving_an_epoch_early(urls, persistent):
 def test_a_loader_that_had_begun_before_set_epoch_raises(urls, workers):
     """Its samples were chosen by another epoch's decisions, and would get the wrong weights."""
     pruner = infobatch.KeyedPruner(EPOCHS, delta=1.0)
-    loader = loader_of(urls, pruner.keeps, workers, prefetch_factor=2)
+    asked = get_context("fork").Value("i", 0)
+
+    def keeps(sample):
+        answer = pruner.keeps(sample)
+        with asked.get_lock():
+            asked.value += 1
+        return answer
+
+    loader = loader_of(urls, keeps, workers, prefetch_factor=len(KEYS))
     train_epoch(pruner, loader, 0)
     pruner.set_epoch(1)
     batches = iter(loader)
     next(batches)
+    while asked.value < 2 * len(KEYS):  # everything is read ahead
+        time.sleep(0.01)
     pruner.set_epoch(2)
     key, _, _ = next(batches)
     with pytest.raises(

@@ -72,7 +72,14 @@ class ProportionalPolicy(Policy):
         return (*sizes, LastVisit()) if self.aging else sizes
 
     def histogram(self, samples: Samples) -> Histogram:
-        """Bin the samples by what their probability is proportional to: gradient, age and cost."""
+        """Bin the samples by what their probability is proportional to: gradient, age and cost.
+
+        Args:
+            samples: those of the epoch that is about to begin.
+
+        Returns:
+            The bins, of all ranks together.
+        """
         sizing = sizing_of(self)
         if not self.aging and samples.cost is None:
             return Histogram.of_scores(samples, sizing)
