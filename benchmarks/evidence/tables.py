@@ -372,7 +372,7 @@ def typed(arm: str) -> str:
 def how_it_was_made(results: Results) -> str:
     """Seeds, grid and margin in one line."""
     settings = results.settings
-    counts = [len(row.seeds) for row in results.summaries if row.length == 1]
+    counts = [len(row.seeds) for row in results.summaries]
     fewest, most = min(counts), max(counts)
     seeds = "one seed"
     if most > 1:
