@@ -148,16 +148,16 @@ class Clock:
             return False
         if isinstance(phase, Training | Complete) or self.is_over:
             held = isinstance(phase, Training) and phase.loop is not None and phase.loop.alive
-            rival = self.loop if held and not ends_previous else None
-            if rival is not None and not at_once:
+            replaced = self.loop if held and not ends_previous else None
+            if replaced is not None and not at_once:
                 raise two_loops(phase.epoch)
             self._leave()
-            self.phase = Offered(phase.epoch + 1, loop, rival)
+            self.phase = Offered(phase.epoch + 1, loop, replaced)
         else:
             self._warn_of_no_update()
             replaced = phase.replaced if isinstance(phase, Offered) else None
             self.phase = Offered(phase.epoch, loop, replaced)
-        self.offset = self.offset or 0  # a caller that goes on without a call counts as we do
+        self.offset = self.offset or 0  # a caller that continues without a call counts as we do
         return True
 
     def take_over(self, loop: Walk) -> None:
@@ -198,12 +198,12 @@ class Clock:
         In the first call after a load, an epoch before the loaded one is the start of the caller's
         own count. (But a loop that was stopped after its epoch's last step asks for that epoch
         again.) ``counter`` is the loader's own count, if the loader is the caller: it always starts
-        anew.
+        from 0.
         """
         if self.offset is None:
             is_end = epoch == self.finished and not in_mid_epoch
-            starts_anew = counter == epoch or (epoch < self.epoch and not is_end)
-            self.offset = self.epoch - epoch if starts_anew else 0
+            restarts = counter == epoch or (epoch < self.epoch and not is_end)
+            self.offset = self.epoch - epoch if restarts else 0
         return epoch + self.offset
 
     def set_epoch(self, epoch: int) -> None:

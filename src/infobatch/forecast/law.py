@@ -253,16 +253,17 @@ class Forecast:
         width = max(map(len, ("rule", *short)))
         lines = [f"{'rule':{width}}  left out  promised noise  realised noise  saving"]
         for name, rule in self.rules.items():
+            if name not in short:
+                lines.append(name)
+            label = f"{name if name in short else '':{width}}"
             if not rule.is_followed:
-                lines.append(f"{name:{width}}  not followed: it cannot use these losses")
+                lines.append(f"{label}  not followed: it cannot use these losses")
                 continue
             noise = rule.realised_noise
             realised = "" if noise is None else f"{noise:.2f}"
             saving = "biased" if rule.biased else percent(rule.saving) if rule.is_known else "–"
-            if name not in short:
-                lines.append(name)
             lines.append(
-                f"{name if name in short else '':{width}}  {rule.left_out:8.1%}  "
+                f"{label}  {rule.left_out:8.1%}  "
                 f"{rule.promised_noise:14.2f}  {realised:>14}  {saving:>6}"
             )
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Ultralytics' losses image by image, without a copy of their code: they run as ever, and are observed."""
+"""Ultralytics' losses image by image, without a copy of their code, which runs unchanged and is observed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ClassificationLosses:
 class _Branch:
     """Ultralytics' detection loss with the sums over each image beside those over the batch.
 
-    Ultralytics computes the loss as ever; two of its steps are observed. The class loss is known for
+    Ultralytics computes the loss with its own code; two of its steps are observed. The class loss is known for
     each image. The box losses are added up inside, each multiplied by its target score: so their
     derivative with respect to a factor of an image's target scores is the image's own sum.
 
