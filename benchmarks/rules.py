@@ -5,7 +5,8 @@
 A boundary is the last update of an epoch and the first index of the next one, as in overhead.py: the
 losses are folded into what is remembered, the rule decides, the plan is drawn. A rule and the mean rule are
 measured in turn, in epochs that they prune, in time of the processor (one thread), so that other processes
-do not count; the figure is the ratio of the medians. ``remembered`` are the bytes per sample that stay
+do not count; the figure is the ratio of the medians. ``auto:order=stratified`` is a rule whose samples are drawn
+class by class, of a thousand classes. ``remembered`` are the bytes per sample that stay
 between epochs. ``shadows`` are rules that are only followed, in a training on all data: what the boundary takes
 longer than without them, beside a boundary of the rule itself. ``--check`` exits with 1 where a ratio is above 3, or
 above 2 for a shadow.
@@ -33,13 +34,16 @@ from infobatch.policies import POLICIES, BiasedPolicyWarning
 MOST = 3.0  # times the mean rule's boundary
 MOST_OF_A_SHADOW = 2.0  # times the rule's own boundary
 SHADOWS = ("auto", "mean", "quantile")
+STRATIFIED = ":order=stratified"  # of a rule's name: its samples are drawn class by class
 CLASSES = 1000
 
 
 def pruner_that_prunes(size: int, name: str) -> infobatch.Pruner:
     """A pruner after as many epochs as the rule needs to leave something out."""
     labels = np.random.default_rng(0).integers(0, CLASSES, size).astype(np.int32)
-    pruner = infobatch.Pruner(size, 1000, policy=name, delta=1.0, labels=labels)
+    policy, stratified, _ = name.partition(STRATIFIED)
+    order = "stratified" if stratified else "random"
+    pruner = infobatch.Pruner(size, 1000, policy=policy, delta=1.0, labels=labels, order=order)
     for epoch in range(max(1, pruner.policy.first_epoch)):
         train_one_epoch(pruner, np.random.default_rng(epoch))
     return pruner
@@ -97,7 +101,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=14_197_122)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rules", nargs="+", default=[name for name in POLICIES if name != "mean"])
+    rules = [name for name in POLICIES if name != "mean"]
+    rules += [f"{name}{STRATIFIED}" for name in ("mean", "auto")]
+    parser.add_argument("--rules", nargs="+", default=rules)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
@@ -118,7 +124,7 @@ def main() -> None:
     for name in arguments.rules:
         row = results["rules"][name] = measure(mean_rule, name, arguments.repeats)
         print(
-            f"{name:15} {row['ms']:8.1f} ms, {row['ratio']:.2f} × the mean rule's; keeps "
+            f"{name:21} {row['ms']:8.1f} ms, {row['ratio']:.2f} × the mean rule's; keeps "
             f"{row['kept']:.0%}; remembers {row['remembered']:.0f} bytes per sample",
             flush=True,
         )
@@ -126,7 +132,7 @@ def main() -> None:
     for name in SHADOWS:
         row = results["shadows"][name] = measure_shadow(arguments.size, name, arguments.repeats)
         print(
-            f"{name:15} {row['ms']:8.1f} ms, {row['ratio']:.2f} × the rule's own, if it is followed",
+            f"{name:21} {row['ms']:8.1f} ms, {row['ratio']:.2f} × the rule's own, if it is followed",
             flush=True,
         )
     if arguments.out:
