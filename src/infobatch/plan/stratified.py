@@ -55,12 +55,16 @@ def draw_by_class(
     ends = begins + quotas
     numbering = Numbering(begins)
     ring = np.empty(quotas.sum(), packing.dtype)
+    strata = cells.strata.astype(packing.dtype)
     for numbers in rows_in_random_order(len(labels), order_stream):
         rows = numbers[numbers < len(labels)]
-        cell = cells.of_samples[rows]
-        places = numbering.extend(cell)
-        kept = np.flatnonzero(places < ends[cell])
-        ring[places[kept]] = packing.pack(rows[kept], cells.strata[cell[kept]])
+        order, cell, places = numbering.extend(cells.of_samples.take(rows, mode="clip"))
+        kept = np.flatnonzero(places < ends.take(cell, mode="clip"))
+        codes = packing.pack(
+            rows.take(order.take(kept, mode="clip"), mode="clip"),
+            strata.take(cell.take(kept, mode="clip"), mode="clip"),
+        )
+        ring[places.take(kept, mode="clip")] = codes
     return _walk(ring, generator)
 
 
