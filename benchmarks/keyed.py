@@ -25,6 +25,7 @@ import infobatch
 from infobatch.files import write_atomically
 from infobatch.keyed.chance import class_weights, draw, hash_keys
 from infobatch.lab.run.machine import versions
+from infobatch.memory.memory import SCORE
 from infobatch.plan import Strata
 from infobatch.plan.draw import DROPPED
 
@@ -77,7 +78,8 @@ def measure(size: int) -> dict[str, float]:
     pruner.set_epoch(2)
     table = pruner._board.table
     hashes = rng.permutation(table.hashes[table.labels != DROPPED])  # a whole epoch of visits
-    pruner._record.add(hashes, {"score": torch.from_numpy(rng.random(len(hashes), np.float32))})
+    values = torch.from_numpy(rng.random(len(hashes), np.float32))
+    pruner._record.add(hashes, dict.fromkeys((SCORE, *pruner._planner.channels), values))
     figures["next_table_s"] = seconds(lambda: pruner.set_epoch(3))
     columns = pruner._memory.rows.columns.values()
     files = sum(path.stat().st_size for path in pruner._board.folder.iterdir())
