@@ -15,7 +15,10 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 @pytest.mark.parametrize(
     ("script", "arguments", "measured"),
     [
-        ("overhead.py", ("--sizes", "50000", "--repeats", "1"), "measurements"),
+        pytest.param(
+            *("overhead.py", ("--sizes", "50000", "--repeats", "1"), "measurements"),
+            marks=pytest.mark.slow,
+        ),
         ("rules.py", ("--size", "20000", "--repeats", "1"), "rules"),
         ("keyed.py", ("--size", "20000"), "keyed"),
     ],
