@@ -600,24 +600,23 @@ STRATIFIED_CIFAR10 = Study(
     reuses=WIDE_CIFAR10.name,
 )
 
-# All of CIFAR-10 at an accuracy that is worth discussing: about 15 core hours, over several sessions; `auto` and all
+# All of CIFAR-10 at an accuracy that is worth discussing: about eight core hours, over several sessions; `auto` and all
 # data come first.
 FLAGSHIP = Study(
     "frontier-airbench",
     "Saving at equal quality: all of CIFAR-10, a fast network",
     "All 50,000 images of CIFAR-10, [a network in the style of airbench](../recipes.md#cifar-10-with-a-fast-network), SGD, labels smoothed "
-    "by 0.2, trained until most samples are learned; every rule ranks by the size of the gradient with respect to the logits. Epochs and "
-    "widths are tuned on validation splits before the first run, and the forecast is stated then. The paper's rules have the smoothing "
-    "of `auto` and no whole epochs at the end. Controls: random pruning with `auto`'s amount, as fewer batches and as smaller ones.",
+    "by 0.2, 16 epochs, after which 98.7% of the training images are classified correctly; every rule ranks by the size of the gradient with "
+    "respect to the logits. Epochs and widths were chosen on validation splits. The forecast, stated before the first run of the "
+    "comparison, by one run on all data with another seed (92.66%): `auto` saves 21%, the mean rule 17%, the two bands 16%, each ± 10 points. The "
+    "paper's rules have the smoothing of `auto` and no whole epochs at the end. Controls: random pruning with `auto`'s amount, as fewer batches and as "
+    "smaller ones.",
     "cifar10",
     "full,auto:gradient=score",
     3,
     LENGTHS,
     "0.5,1,2",
-    (
-        "network=airbench",
-        "score=gradient",
-    ),  # in float32: bfloat16 is far slower where it is emulated
+    ("network=airbench", "score=gradient", "precision=bfloat16"),
     rate_seeds=1,
     rate_length=0.6,
     headline="CIFAR-10, all 50,000 images, a fast network, SGD",

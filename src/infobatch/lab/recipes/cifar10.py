@@ -54,7 +54,7 @@ class Setting(NamedTuple):
 
 AIRBENCH = "airbench"
 SETTINGS = dict.fromkeys(NETWORKS, Setting()) | {
-    AIRBENCH: Setting(epochs=30, batch_size=500, label_smoothing=0.2, most_shift=2)
+    AIRBENCH: Setting(epochs=16, batch_size=500, label_smoothing=0.2, most_shift=2)
 }
 AIRBENCH_RATE = 1.0  # with SGD
 
