@@ -169,8 +169,8 @@ def _blocks(sizes: Counts) -> Iterator[tuple[int, Counts]]:
     """
     parts = -(-sizes // _BLOCK)
     number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
-    whole, parts = np.repeat(sizes, parts), np.repeat(parts, parts)
-    lengths = (number + 1) * whole // parts - number * whole // parts
+    totals, parts = np.repeat(sizes, parts), np.repeat(parts, parts)
+    lengths = (number + 1) * totals // parts - number * totals // parts
     ends = np.cumsum(lengths)
     start = first = 0
     while first < len(ends):
@@ -187,18 +187,18 @@ def _walk(
     start = int(generator.integers(count))
     inverse = pow(choose_step(count, generator), -1, count)  # from place to place, in positions
     codes = np.empty(count, packing.dtype)
-    numbers = np.arange(_BLOCK)
+    numbers = np.arange(_BLOCK, dtype=np.int64)
     strides = numbers * inverse
-    place = 0
+    place = 0  # in the ring
     borders = np.cumsum([len(block.sizes) for block in blocks])
     for block, quota in zip(blocks, np.split(quotas, borders[:-1]), strict=True):
-        ends = np.cumsum(quota)
-        skipped = np.cumsum(block.sizes - quota) - (block.sizes - quota)
-        kept = numbers[: ends[-1]] + np.repeat(skipped, quota)
-        positions = strides[: ends[-1]] + (place - start) * inverse % count
+        kept = int(quota.sum())
+        rest = block.sizes - quota
+        places = numbers[:kept] + np.repeat(np.cumsum(rest) - rest, quota)
+        positions = strides[:kept] + (place - start) * inverse % count
         positions -= positions // count * count  # several times faster than %
-        codes[positions] = block.codes.take(kept, mode="clip")
-        place += len(kept)
+        codes[positions] = block.codes.take(places, mode="clip")
+        place += kept
     return codes
 
 
