@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import infobatch
-from infobatch.plan import Strata, draw_plan, whole_plan
+from infobatch.plan import Strata, draw_plan, stratified, whole_plan
 from infobatch.plan.plan import Packing
-from infobatch.plan.shuffle import rows_in_random_order
 from infobatch.plan.stratified import choose_step, class_quotas, draw_by_class
 
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
@@ -51,46 +50,62 @@ def test_every_prefix_and_every_batch_of_every_rank_is_a_miniature(count, shares
             assert (off <= 1.25 + np.log2(prefixes)).all()
 
 
-def test_slow_reference():
-    """The docstring as plain loops: quotas, a ring in random order, walked with a step."""
+@pytest.mark.parametrize("count", [2, 3, 50, 70_000])
+@pytest.mark.parametrize("shares", [[1] * 5, [100, 1, 0, 1, 1]], ids=["equal", "large"])
+def test_slow_reference(count, shares):
+    """The docstring as plain loops: a ring of blocks in random order, quotas, and a walk with a step."""
     rng = np.random.default_rng(0)
-    for count in (2, 3, 50, 70_000):
-        labels = rng.integers(0, 3, count).astype(np.uint8)
-        classes = rng.integers(0, 5, count).astype(np.uint8)
-        sizes = np.bincount(labels, minlength=3)
-        targets = np.array([sizes[0], (sizes[1] + 1) // 2, (sizes[2] + 4) // 5])
-        streams = {
-            "order_stream": np.random.SeedSequence(1),
-            "class_stream": np.random.SeedSequence(2),
-        }
+    labels = rng.integers(0, 3, count).astype(np.uint8)
+    classes = classes_of(count, shares, 0)
+    sizes = np.bincount(labels, minlength=3)
+    targets = np.array([sizes[0], (sizes[1] + 1) // 2, (sizes[2] + 4) // 5])
+    streams = {
+        "order_stream": np.random.SeedSequence(1),
+        "class_stream": np.random.SeedSequence(2),
+    }
 
-        generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence(2)))
-        cells = [
-            (stratum, group) for stratum in range(3) for group in range(int(classes.max()) + 1)
-        ]
-        members = {cell: [] for cell in cells}
-        for block in rows_in_random_order(count, np.random.SeedSequence(1)):
-            for row in block[block < count].tolist():
-                members[int(labels[row]), int(classes[row])].append(row)
-        offset, quotas, exact, taken = generator.random(), {}, 0.0, 0
-        for stratum, group in cells:
-            exact += len(members[stratum, group]) * targets[stratum] / max(sizes[stratum], 1)
-            quotas[stratum, group] = math.floor(round(exact, 6) + offset) - taken
-            taken += quotas[stratum, group]
-        places = generator.permutation(int(classes.max()) + 1).tolist()
-        ring = [
-            (row, stratum)
-            for stratum, group in sorted(cells, key=lambda cell: (places[cell[1]], cell[0]))
-            for row in members[stratum, group][: quotas[stratum, group]]
-        ]
-        step, start = choose_step(len(ring), generator), int(generator.integers(len(ring)))
-        walked = [ring[(start + p * step) % len(ring)] for p in range(len(ring))]
-        for packing in (Packing.of(count, 3), Packing(np.uint64, 20)):
-            codes = draw_by_class(labels, classes, targets, packing, **streams)
-            assert codes.tolist() == [s << packing.row_bits | row for row, s in walked]
+    generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence(2)))
+    blocks = [[]]  # of parts, of rows
+    for group in generator.permutation(int(classes.max()) + 1).tolist():
+        rows = np.flatnonzero(classes == group).tolist()
+        parts = math.ceil(len(rows) / 65_536)
+        for part in range(parts):
+            first, end = (len(rows) * number // parts for number in (part, part + 1))
+            if sum(map(len, blocks[-1])) + end - first > 65_536:
+                blocks.append([])
+            blocks[-1].append(rows[first:end])
+    assert len(blocks) == (2 if count > 65_536 else 1)
+    bits, ring = np.random.SFC64(np.random.SeedSequence(1)), {}
+    for number, block in enumerate(blocks):
+        random_bits = 40 - (len(block) - 1).bit_length()
+        rows = [(part, row) for part, rows in enumerate(block) for row in rows]
+        keys = [raw >> (64 - random_bits) for raw in bits.random_raw(len(rows)).tolist()]
+        places = sorted(
+            range(len(rows)), key=lambda i: (rows[i][0], labels[rows[i][1]], keys[i], i)
+        )
+        for part, row in (rows[place] for place in places):
+            ring.setdefault((number, part, int(labels[row])), []).append(row)
+    offset, quotas, exact, taken = generator.random(), {}, 0.0, 0
+    for cell in sorted(ring, key=lambda cell: cell[2]):
+        exact += len(ring[cell]) * targets[cell[2]] / sizes[cell[2]]
+        quotas[cell] = math.floor(round(exact, 6) + offset) - taken
+        taken += quotas[cell]
+    kept = [(row, cell[2]) for cell in ring for row in ring[cell][: quotas[cell]]]
+    start, step = int(generator.integers(len(kept))), choose_step(len(kept), generator)
+    walked = [kept[(start + p * step) % len(kept)] for p in range(len(kept))]
+    for packing in (Packing.of(count, 3), Packing(np.uint64, 20)):
+        codes = draw_by_class(labels, classes, targets, packing, **streams)
+        assert codes.tolist() == [s << packing.row_bits | row for row, s in walked]
 
 
-def test_every_sample_is_equally_often_at_every_position():
+@pytest.fixture(params=[1 << 16, 4], ids=["whole", "in parts"])
+def block(request, monkeypatch):
+    """How many samples are drawn together; smaller ones than a user has draw small classes in parts."""
+    monkeypatch.setattr(stratified, "_BLOCK", request.param)
+    return request.param
+
+
+def test_every_sample_is_equally_often_at_every_position(block):
     classes = np.array([0] * 7 + [1] * 3 + [2], np.uint8)
     count, epochs = len(classes), 2500
     seen = np.zeros((count, count))
@@ -112,7 +127,7 @@ def test_within_a_class_every_order_is_equally_likely():
     assert all(abs(n - 500) < 4.5 * math.sqrt(3000 * 5 / 36) for n in orders.values())
 
 
-def test_every_class_keeps_its_share_of_every_stratum():
+def test_every_class_keeps_its_share_of_every_stratum(block):
     strata = Strata((np.arange(3000) % 3).astype(np.uint8), (0.3, 0.8))
     classes = classes_of(3000, [5, 1, 1], 0)
     plan = draw_plan(strata, seed=2, epoch=5, classes=classes)
@@ -128,7 +143,7 @@ def test_every_class_keeps_its_share_of_every_stratum():
         assert off.max() <= bound(64)
 
 
-def test_a_draw_by_class_is_unbiased():
+def test_a_draw_by_class_is_unbiased(block):
     """Every sample is kept with the probability that its weight makes up for, and every pair of a cell alike."""
     labels = np.array([0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2], np.uint8)
     classes = np.array([0, 0, 0, 0, 0, 1, 1, 2, 0, 1, 1], np.uint8)
@@ -143,8 +158,30 @@ def test_a_draw_by_class_is_unbiased():
         assert float(plan.weights.sum()) == pytest.approx(11)
     # A weight is 0 or at most 3, so its variance is at most 2.
     assert weights / epochs == pytest.approx(np.ones(11), abs=4.5 * math.sqrt(2 / epochs))
-    pairs = together[np.triu_indices(4, 1)]
-    assert pairs == pytest.approx(np.full(6, pairs.mean()), abs=4.5 * math.sqrt(pairs.mean()))
+    if block > len(labels):
+        pairs = together[np.triu_indices(4, 1)]
+        assert pairs == pytest.approx(np.full(6, pairs.mean()), abs=4.5 * math.sqrt(pairs.mean()))
+
+
+def test_only_classes_larger_than_a_block_are_cut(block):
+    sizes = np.array([0, 2, 1, 0, 1, 2 * block + 1, block, block - 1, 1, 0])
+    blocks = list(stratified._blocks(sizes))
+    parts = [lengths.tolist() for _, lengths in blocks]
+    third = (2 * block + 1) // 3
+    cut = [third, third, 2 * block + 1 - 2 * third]
+    assert np.concatenate(parts).tolist() == [2, 1, 1, *cut, block, block - 1, 1]
+    assert all(sum(lengths) <= block for lengths in parts)
+    assert [start for start, _ in blocks] == [sum(map(sum, parts[:i])) for i in range(len(parts))]
+
+
+def test_a_large_class_keeps_its_share_of_every_stratum():
+    labels = (np.arange(200_000) % 7).astype(np.uint8)
+    classes = classes_of(len(labels), [7, 2, 1], 0)
+    plan = draw_plan(Strata(labels, (0.123,) * 6), seed=0, epoch=0, classes=classes)
+    order = plan.order.numpy()
+    kept = np.bincount(3 * labels[order] + classes[order])
+    shares = np.array([1] + [0.123] * 6).repeat(3) * np.bincount(3 * labels + classes)
+    assert np.abs(kept - shares).max() < 1.01  # a stratum's own number is rounded, too
 
 
 def test_quotas_are_exact_on_average():

@@ -23,38 +23,43 @@ def group_sizes(groups: Groups, count: int) -> Counts:
     return sum(sizes, np.zeros(count, np.int64))
 
 
+def begins_of_runs(numbers: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Where another number begins than the one before, and 0.
+
+    >>> begins_of_runs(np.array([4, 4, 2, 2, 2, 4])).tolist()
+    [0, 2, 5]
+    """
+    return np.concatenate([[0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
+
+
 class Numbering:
     """Numbers the members of each group from ``first`` on, a block at a time.
 
     >>> numbering = Numbering(np.array([10, 20]))
-    >>> order, groups, numbers = numbering.extend(np.array([0, 1, 0], np.uint8))
-    >>> order.tolist(), groups.tolist(), numbers.tolist()
-    ([0, 2, 1], [0, 0, 1], [10, 11, 20])
-    >>> numbering.extend(np.array([1, 0], np.uint8))[2].tolist()
+    >>> order, numbers = numbering.extend(np.array([0, 1, 0], np.uint8))
+    >>> order.tolist(), numbers.tolist()
+    ([0, 2, 1], [10, 11, 20])
+    >>> numbering.extend(np.array([1, 0], np.uint8))[1].tolist()
     [12, 21]
     """
 
     def __init__(self, first: Counts) -> None:
         self._next = first.copy()
 
-    def extend(self, groups: Groups) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Counts]:
-        """Number the next members, at most 65,536 of them.
+    def extend(self, groups: Groups) -> tuple[npt.NDArray[np.intp], Counts]:
+        """Number the next members, at least one and at most 65,536.
 
         Returns:
-            The members group by group, each as its place in ``groups``; their groups; and their numbers.
+            The members group by group, each as its place in ``groups``; and their numbers.
         """
-        if not len(groups):
-            none = np.zeros(0, np.int64)
-            return none, none, none
         order, ordered = _by_group(groups)
-        begins = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-        begins = np.concatenate([[0], begins])
+        begins = begins_of_runs(ordered)
         lengths = np.diff(begins, append=len(groups))
         group = ordered[begins]
         numbers = np.arange(len(groups))
         numbers += np.repeat(self._next[group] - begins, lengths)
         self._next[group] += lengths
-        return order, ordered, numbers
+        return order, numbers
 
 
 def _by_group(groups: Groups) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

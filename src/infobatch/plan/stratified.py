@@ -3,7 +3,8 @@
 Which samples are kept: of a stratum of n samples, k. Of the m samples of a class in it, k m / n are kept,
 rounded up or down at random: the numbers of all classes add up to k, and on average each of them is exact.
 So each sample is kept with probability k / n, as in a draw without classes, but the mix of classes does not
-vary.
+vary. A class of more than 65,536 samples is drawn in equal parts, each as if it were a class; the number kept
+of all its parts is its share, rounded.
 
 In which order: imagine the kept samples in a ring, class by class, in each class stratum by stratum, and
 otherwise in random order. Position p of the epoch visits the sample at ``(start + p * step) mod n`` in it.
@@ -15,24 +16,27 @@ samples. The same holds for every W-th position, the batches of one of W ranks, 
 
 The start is uniform, so each sample is equally likely to be at each position; the order of the classes in
 the ring is random.
+
+How it is fast: a sample is moved three times, as a code. First all are sorted by class; then each block of up to
+65,536 is sorted by stratum and random bits, within the CPU's cache; then the ring is read from its first place to
+its last, and the kept codes are written to their positions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from infobatch.plan.groups import Counts, Groups, Numbering, group_sizes
+from infobatch.plan.groups import Counts, Numbering, begins_of_runs, group_sizes
 from infobatch.plan.plan import Packing
-from infobatch.plan.shuffle import rows_in_random_order
 from infobatch.plan.strata import LabelArray
 
 _RANKS = (2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64)  # whose batches are made even, too
 _TRIES = 2000
-_BLOCK = 1 << 16  # positions at a time, so that no array of all of them is needed
+_BLOCK = 1 << 16  # samples at a time, so that temporaries are small; a place has 16 bits
 
 
 def draw_by_class(
@@ -48,29 +52,22 @@ def draw_by_class(
 
     ``classes`` are the numbers of the samples' classes, from 0; not every number needs to occur.
     """
+    if not targets.sum():
+        return np.empty(0, packing.dtype)
     generator = np.random.Generator(np.random.SFC64(class_stream))
-    cells = _Cells.of(labels, classes, len(targets))
-    quotas = class_quotas(cells.sizes, cells.strata, targets, generator)
-    begins = _begins_in_ring(quotas, cells.classes, generator)
-    ends = begins + quotas
-    numbering = Numbering(begins)
-    ring = np.empty(quotas.sum(), packing.dtype)
-    strata = cells.strata.astype(packing.dtype)
-    for numbers in rows_in_random_order(len(labels), order_stream):
-        rows = numbers[numbers < len(labels)]
-        order, cell, places = numbering.extend(cells.of_samples.take(rows, mode="clip"))
-        kept = np.flatnonzero(places < ends.take(cell, mode="clip"))
-        codes = packing.pack(
-            rows.take(order.take(kept, mode="clip"), mode="clip"),
-            strata.take(cell.take(kept, mode="clip"), mode="clip"),
-        )
-        ring[places.take(kept, mode="clip")] = codes
-    return _walk(ring, generator)
+    ring, sizes = _class_by_class(labels, classes, packing, generator)
+    blocks = list(_shuffled_cells(ring, sizes, packing, np.random.SFC64(order_stream)))
+    strata = np.concatenate([block.strata for block in blocks])
+    by_stratum = np.argsort(strata, kind="stable")
+    cells = np.concatenate([block.sizes for block in blocks])
+    quotas = np.empty_like(cells)
+    quotas[by_stratum] = class_quotas(cells[by_stratum], strata[by_stratum], targets, generator)
+    return _walk(blocks, quotas, packing, generator)
 
 
 def class_quotas(
     sizes: Counts,
-    strata: npt.NDArray[np.intp],
+    strata: npt.NDArray[Any],
     targets: Counts,
     generator: np.random.Generator,
 ) -> Counts:
@@ -92,7 +89,8 @@ def class_quotas(
         np.diff(strata, append=-1)
     )  # of its stratum: a whole number, to the digit
     rounded[last] = np.cumsum(targets)[strata[last]]
-    return np.diff(rounded, prepend=0)
+    quotas: Counts = np.diff(rounded, prepend=0)
+    return quotas
 
 
 def choose_step(count: int, generator: np.random.Generator) -> int:
@@ -109,56 +107,98 @@ def choose_step(count: int, generator: np.random.Generator) -> int:
     return int(steps[np.argmin(_unevenness(steps, count))]) if len(steps) else 1
 
 
-@dataclass(frozen=True)
-class _Cells:
-    """The classes within the strata, numbered by stratum and then by class."""
+class _Block(NamedTuple):
+    """Up to 65,536 samples, cell by cell, and the cells' strata and sizes."""
 
-    of_samples: Groups
-    strata: npt.NDArray[np.intp]  # of each cell
-    classes: npt.NDArray[np.intp]
+    codes: npt.NDArray[Any]
+    strata: LabelArray
     sizes: Counts
 
-    @classmethod
-    def of(cls, labels: LabelArray, classes: npt.NDArray[Any], num_strata: int) -> _Cells:
-        """Find the cells of samples with these labels and classes."""
-        num_classes = int(classes.max(initial=0)) + 1
-        count = num_strata * num_classes
-        cells = labels.astype(np.min_scalar_type(count))
-        cells *= cells.dtype.type(num_classes)
-        cells += classes.astype(cells.dtype, copy=False)
-        codes = np.arange(count)
-        if count > max(len(labels), 1 << 16):  # a table of all would be longer than the data
-            codes, numbers = np.unique(cells, return_inverse=True)
-            cells = numbers.astype(cells.dtype)
-        strata, classes_of_cells = np.divmod(codes.astype(np.intp), num_classes)
-        return cls(cells, strata, classes_of_cells, group_sizes(cells, len(codes)))
+
+def _class_by_class(
+    labels: LabelArray,
+    classes: npt.NDArray[Any],
+    packing: Packing,
+    generator: np.random.Generator,
+) -> tuple[npt.NDArray[Any], Counts]:
+    """The codes of all samples, class by class, and the sizes of the classes, which are in random order."""
+    sizes = group_sizes(classes, int(classes.max()) + 1)
+    in_ring = generator.permutation(len(sizes))
+    begins = np.empty_like(sizes)
+    begins[in_ring] = np.cumsum(sizes[in_ring]) - sizes[in_ring]
+    numbering = Numbering(begins)
+    ring = np.empty(len(labels), packing.dtype)
+    for start in range(0, len(labels), _BLOCK):
+        block = labels[start : start + _BLOCK]
+        order, places = numbering.extend(classes[start : start + _BLOCK])
+        codes = packing.pack(np.arange(start, start + len(block)), block)
+        ring[places] = codes.take(order, mode="clip")
+    return ring, sizes[in_ring]
 
 
-def _begins_in_ring(
-    quotas: Counts, classes: npt.NDArray[np.intp], generator: np.random.Generator
-) -> Counts:
-    """Where each cell begins in the ring: class by class, the classes in random order."""
-    places = generator.permutation(int(classes.max(initial=0)) + 1)
-    in_ring = np.argsort(places[classes], kind="stable")
-    begins = np.empty_like(quotas)
-    begins[in_ring] = np.cumsum(quotas[in_ring]) - quotas[in_ring]
-    return begins
+def _shuffled_cells(
+    ring: npt.NDArray[Any], sizes: Counts, packing: Packing, bits: np.random.SFC64
+) -> Iterator[_Block]:
+    """Put the samples of each class in the ring into the order of their strata, and otherwise a random one.
+
+    What is sorted are numbers of 64 bits: 8 to 24 for the cell, 16 for the place in the block, and random ones
+    between them.
+    """
+    for start, parts in _blocks(sizes):
+        block = ring[start : start + parts.sum()]
+        cells = np.repeat(np.arange(len(parts), dtype=np.uint64) << 8, parts)
+        cells |= block >> packing.row_bits
+        free = 56 - (len(parts) - 1).bit_length()  # bits below the cell
+        keys = bits.random_raw(len(block))
+        keys >>= 64 - free + 16
+        keys <<= 16
+        keys |= np.arange(len(block), dtype=np.uint64)
+        cells <<= free
+        keys |= cells
+        keys.sort()
+        block[:] = block.take(keys.astype(np.uint16), mode="clip")
+        keys >>= free
+        begins = begins_of_runs(keys)
+        yield _Block(block, keys[begins].astype(np.uint8), np.diff(begins, append=len(block)))
 
 
-def _walk(ring: npt.NDArray[Any], generator: np.random.Generator) -> npt.NDArray[Any]:
-    """The ring's codes in steps of the same length, from a random place on."""
-    count = len(ring)
-    if count < 2:
-        return ring
-    step = choose_step(count, generator)
+def _blocks(sizes: Counts) -> Iterator[tuple[int, Counts]]:
+    """Where blocks of up to 65,536 samples begin, and the sizes of the classes in each.
+
+    A class is in one block, unless it is larger; then it is cut into equal parts, which count as classes.
+    """
+    parts = -(-sizes // _BLOCK)
+    number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    totals, parts = np.repeat(sizes, parts), np.repeat(parts, parts)
+    lengths = (number + 1) * totals // parts - number * totals // parts
+    ends = np.cumsum(lengths)
+    start = first = 0
+    while first < len(ends):
+        last = int(np.searchsorted(ends, start + _BLOCK, side="right"))
+        yield start, lengths[first:last]
+        start, first = int(ends[last - 1]), last
+
+
+def _walk(
+    blocks: list[_Block], quotas: Counts, packing: Packing, generator: np.random.Generator
+) -> npt.NDArray[Any]:
+    """The first codes of each cell, as many as its quota, in steps around the ring from a random place on."""
+    count = int(quotas.sum())
     start = int(generator.integers(count))
-    codes = np.empty_like(ring)
-    within_block = np.arange(min(_BLOCK, count)) * step % count
-    for first in range(0, count, _BLOCK):
-        into = codes[first : first + _BLOCK]
-        at = within_block[: len(into)] + (start + first * step) % count
-        np.subtract(at, count, out=at, where=at >= count)
-        ring.take(at, out=into, mode="clip")
+    inverse = pow(choose_step(count, generator), -1, count)  # from place to place, in positions
+    codes = np.empty(count, packing.dtype)
+    numbers = np.arange(_BLOCK, dtype=np.int64)
+    strides = numbers * inverse
+    place = 0  # in the ring
+    borders = np.cumsum([len(block.sizes) for block in blocks])
+    for block, quota in zip(blocks, np.split(quotas, borders[:-1]), strict=True):
+        kept = int(quota.sum())
+        rest = block.sizes - quota
+        places = numbers[:kept] + np.repeat(np.cumsum(rest) - rest, quota)
+        positions = strides[:kept] + (place - start) * inverse % count
+        positions -= positions // count * count  # several times faster than %
+        codes[positions] = block.codes.take(places, mode="clip")
+        place += kept
     return codes
 
 
