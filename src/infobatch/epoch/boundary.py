@@ -220,7 +220,7 @@ def _check_matching(run: Run) -> bool:
         return True
     waiting = left_out(run.updated, run.largest_batch, walk)
     if waiting:
-        assert run.losses is not None
+        assert isinstance(run.losses, PositionLosses)
         run.losses.discard()
         warn_of_left_out(run.epoch, waiting)
     return not waiting
