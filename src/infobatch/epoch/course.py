@@ -101,15 +101,13 @@ class Course:
         check_data_length(walk, self.planner.num_samples)
         if self.find_ranks().share_batches:
             self._check_epoch_was_set()
-        loader = None if self._run is None or self._run.walk is None else self._run.walk.loader
-        same_loader = loader is not None and walk.loader is not None and loader.is_same(walk.loader)
-        if same_loader and self._run is not None and self._run.updated:
-            check_endless(loader, walk.loader, self.clock.epoch)
+        if self._run is not None and self._run.walk is not None and self._run.updated:
+            check_endless(self._run.walk.loader, walk.loader, self.clock.epoch)
         if isinstance(self.clock.phase, Offered) and self._run and self._run.rest_was_dropped():
             self._complete()
         resumed = self.clock.resumed
         at_once = walk.loader is not None and walk.loader.read_ahead > 0
-        if not self.clock.begin(walk, ends_previous=same_loader, at_once=at_once):
+        if not self.clock.begin(walk, at_once=at_once):
             return None
         run = self.current_run()
         walk.prepared = self._loaders.prepared(run.ranks.world_size)
