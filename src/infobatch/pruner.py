@@ -184,11 +184,11 @@ class Pruner:
         others = self._others("update", losses, extras) if self._channels else ()
         losses, scores, index = checks.check_batch("update", losses, scores, index)
         run = self._course.run_for("update()", index is not None)
-        plain, is_first, by_loss = losses.detach(), not run.updated, scores is None
+        plain, by_loss = losses.detach(), scores is None
         reported = (plain if scores is None else scores.detach(), *others)
         loss = run.update(losses, reported, index, by_loss=by_loss)
         self._last_losses = plain
-        if is_first or run.updated >= run.check_at:
+        if run.updated >= run.check_at:
             self._course.after_update(run)
         return loss
 

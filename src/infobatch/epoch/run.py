@@ -61,7 +61,7 @@ class Run:
         self.largest_batch = 0 if resumed is None else resumed.largest_batch  # in one update
         self.followed = 0  # as many of the rank in the model group whose losses count, once known
         self.closed = False  # its losses are part of the memory
-        self.walk: Walk | None = None
+        self.walk = Walk()  # of which nothing is known, until a loader iterates the sampler
         self.check_at = 0  # it cannot be complete before this many samples were updated
         self.losses: Losses | None = None
         self.channels, self._resumed = channels, resumed
@@ -86,8 +86,9 @@ class Run:
         self.walk = walk
         walk.walk_along(self.route)
         self.weights = Weights(self.route, walk.batches)
-        if self.updated:
-            self._begin_updates(by_index=self.by_index)
+        self.check_at = 0
+        if self.updated and not self.by_index:
+            walk.note_first_update()
 
     # Reports from the training loop.
 
@@ -184,8 +185,6 @@ class Run:
     def _scaled_at(self, call: str, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Weight / count by sample."""
         self._check_form()
-        if not self.updated:
-            self._begin_updates(by_index=True)
         return self.weights.scaled_at(call, index, dtype)
 
     def _check_at(self, call: str, index: torch.Tensor) -> None:
@@ -197,12 +196,10 @@ class Run:
 
     def rest_of_batch(self, call: str) -> int:
         """How many samples of the current batch have no update yet."""
-        assert self.walk is not None
         return rest_of_batch(call, self.updated, self.walk)
 
     def _claim(self, call: str, count: int) -> int:
         """Claim the next positions and return the first."""
-        assert self.walk is not None
         start = self.updated
         if type(self.losses) is IndexLosses:
             raise RuntimeError(
@@ -211,25 +208,11 @@ class Run:
             )
         check_claim(call, count, start, self.walk)
         if not start:
-            self._begin_updates(by_index=False)
+            self.walk.note_first_update()
         self.updated = start + count
         self.largest_batch = max(self.largest_batch, count)
         self._last = (start, count)
         return start
-
-    def _begin_updates(self, *, by_index: bool) -> None:
-        """Note what is known about the loader when the first losses of the epoch arrive."""
-        walk = self.walk
-        if walk is not None and by_index and walk.cut is not None and walk.cut.pad:
-            raise RuntimeError(
-                "update(index=…) got a batch of batch_sampler(pad=True), expected the form without "
-                "index: the index cannot tell the repeats of a padded batch, whose weight is 0, from "
-                "the samples. Use pad=False, or leave index= out."
-            )
-        if walk is not None and not by_index:
-            walk.note_first_update()
-        known = None if walk is None else walk.deliverable
-        self.check_at = sys.maxsize if known is None else known
 
     def _count(self, count: int) -> None:
         self.updated += count
@@ -254,6 +237,12 @@ class Run:
                 "update(index=…) follows an update without index in the same epoch. Expected one "
                 "form throughout: pass index= to every update."
             )
+        if self.walk.cut is not None and self.walk.cut.pad:
+            raise RuntimeError(
+                "update(index=…) got a batch of batch_sampler(pad=True), expected the form without "
+                "index: the index cannot tell the repeats of a padded batch, whose weight is 0, from "
+                "the samples. Use pad=False, or leave index= out."
+            )
 
     # Progress.
 
@@ -270,7 +259,10 @@ class Run:
     def is_complete(self) -> bool:
         """Whether everything that the loader delivers was updated, as far as counting can tell."""
         walk = self.walk
-        if self.updated < self.check_at or walk is None or not walk.exhausted:
+        if not self.check_at:
+            known = walk.deliverable
+            self.check_at = sys.maxsize if known is None else known
+        if self.updated < self.check_at or not walk.exhausted:
             return False
         if self.ranks.share_batches:  # ranks without losses cannot tell: set_epoch() ends it
             return False
@@ -287,7 +279,7 @@ class Run:
     def covers_all(self) -> bool:
         """Whether every sample that a loader delivers was visited; known after an exchange."""
         counted = None if self.losses is None else self.losses.visited()
-        dropped = 0 if self.walk is None else self.walk.dropped_of(len(self.route))
+        dropped = self.walk.dropped_of(len(self.route))
         return counted is not None and counted >= self.route.planned - dropped
 
     def rest_was_dropped(self) -> bool:
@@ -295,8 +287,7 @@ class Run:
 
         For torch's loader this is known in advance.
         """
-        walk = self.walk
-        if walk is None or not walk.has_sampler or walk.asked_by_batch or not walk.exhausted:
+        if self.walk.asked_by_batch or not self.walk.exhausted:
             return False
         return not self.updated and len(self.route) < self.largest_batch
 
@@ -307,7 +298,7 @@ class Run:
         it.
         """
         updated = self.updated
-        if not updated and self.walk is not None and self.ranks.share_batches:
+        if not updated and self.ranks.share_batches:
             updated = self.walk.taken  # another rank has the losses of these batches
         if self.ranks.global_order and updated:
             # All ranks share one route; some may have a smaller last batch.
@@ -327,8 +318,6 @@ class Run:
     def progress(self) -> Progress:
         """The progress of the epoch, for schedules."""
         walk, route = self.walk, self.route
-        if walk is None:
-            return Progress(self.epoch, self.made(), route.planned, int(route.full_counts.sum()))
         batches = walk.batches
         if isinstance(batches, ShrunkBatches):  # each stands for a whole one
             at = self.made() - route.visited_before if self.ranks.global_order else self.updated
