@@ -300,8 +300,9 @@ class Pruner:
         run = self._course.run_for("skip()", index is not None)
         if index is not None:
             run.skip_at(checks.check_index("skip", index))
+        elif count is None:
+            run.skip(None)
         else:
-            count = run.rest_of_batch("skip()") if count is None else count
             run.skip(check_count("skip(): count", count, "it is a number of samples"))
         self._course.after_update(run)
 
@@ -506,12 +507,12 @@ class Pruner:
         arrays = {name: getattr(planner, name) for name in ("cost", "labels", "initial_scores")}
         options = replace(planner.options, **arrays)
         return {
-            "attributes": self._own_attributes(),
+            "attributes": self._subclass_attributes(),
             "start": (planner.num_samples, planner.num_epochs, options, self._place),
             "checkpoint": None if self._course.is_fresh else self.state_dict(gather=False),
         }
 
-    def _own_attributes(self) -> dict[str, Any]:
+    def _subclass_attributes(self) -> dict[str, Any]:
         """The attributes of a subclass."""
         return {name: value for name, value in vars(self).items() if name not in _PARTS}
 

@@ -66,7 +66,7 @@ def _realised_noise(run: Run, planner: Planner, parts: PositionLosses | None) ->
     sums = np.zeros(3)
     if losses is not None:
         if parts is not None:
-            codes, known = parts.own_part()
+            codes, known = parts.recorded_here()
         else:
             codes, known = plan.codes, losses.known()
         row, sizing = planner.measured_by(known, run.channels)

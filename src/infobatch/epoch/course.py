@@ -301,8 +301,7 @@ class Course:
             if clock.is_over:
                 epoch, finished = epoch + 1, epoch
             if run is not None:
-                over = {name: shadow.as_if_over(run, self.seed) for name, shadow in shadows.items()}
-                shadows = over
+                shadows = {name: rule.as_if_over(run, self.seed) for name, rule in shadows.items()}
             columns, history, run = self.known_memory().columns, tuple(self.passes()), None
         else:
             columns, history = self.current_memory().copy().columns, tuple(self.history)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -66,7 +67,6 @@ class Run:
         self.losses: Losses | None = None
         self.channels, self._resumed = channels, resumed
         self._last: tuple[int, int] | None = None
-        self.old_scores: npt.NDArray[np.bool_] | None = None  # once it has ended, see refresh.py
         left = plan.codes
         if resumed is not None and resumed.kind is IndexLosses:
             left = left[~was_visited(resumed.losses[0])[plan.rows(left)]]
@@ -120,7 +120,8 @@ class Run:
             index = send(index, device)
             self._check_at("batch_weights", index)
             return self._scaled_at("batch_weights", index, torch.float32) * index.shape[0]
-        return self.weights.of_batch(self.updated, self.rest_of_batch("batch_weights()"), device)
+        count = rest_of_batch("batch_weights()", self.updated, self.walk)
+        return self.weights.unscaled(self.updated, count, device)
 
     def reweight(self, losses: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
         """The weighted mean for a second forward pass of the last batch."""
@@ -134,15 +135,17 @@ class Run:
             )
         return weighted_mean(losses, self.weights.scaled(*self._last, like=losses))
 
-    def skip(self, count: int) -> None:
-        """Skip positions without a score."""
+    def skip(self, count: int | None) -> None:
+        """Skip positions without a score; None stands for the rest of the current batch."""
+        if count is None:
+            count = rest_of_batch("skip()", self.updated, self.walk)
         start = self._claim("skip()", count)
         self.losses_of(PositionLosses).record_nothing(start, count)
 
     def skip_at(self, index: torch.Tensor) -> None:
         """Skip samples without a score."""
-        if isinstance(self.losses, IndexLosses):
-            index = send(index, self.losses.device or index.device)
+        if self.losses is not None:
+            index = send(index, self.losses.device)
         self._check_at("skip", index)
         if not self.closed:
             self.losses_of(IndexLosses).record_nothing(index)
@@ -193,10 +196,6 @@ class Run:
             check_planned(call, self._scaled_at(call, index, torch.float32), index)
         else:
             self._check_form()
-
-    def rest_of_batch(self, call: str) -> int:
-        """How many samples of the current batch have no update yet."""
-        return rest_of_batch(call, self.updated, self.walk)
 
     def _claim(self, call: str, count: int) -> int:
         """Claim the next positions and return the first."""
@@ -310,6 +309,13 @@ class Run:
         """Like ``made``, but counted if this rank has all ranks' losses; waits for the device."""
         counted = None if self.losses is None else self.losses.visited()
         return self.made() if counted is None else counted
+
+    @cached_property
+    def old_scores(self) -> npt.NDArray[np.bool_]:
+        """Which rows the epoch leaves out and, once it has ended, were not refreshed since."""
+        rows = np.ones(self.plan.num_samples, np.bool_)
+        rows[self.plan.rows(self.plan.codes)] = False
+        return rows
 
     def unscored(self) -> int:
         """How many of the passes known to this rank gave no score."""

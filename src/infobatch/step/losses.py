@@ -88,7 +88,7 @@ class Losses(ABC):
     def _rows(self, start: int, stop: int) -> Rows:
         """The rows in the memory of some of the known losses."""
 
-    def _on(self, device: torch.device, size: int) -> Sequence[torch.Tensor]:
+    def _channels_on(self, device: torch.device, size: int) -> Sequence[torch.Tensor]:
         """The channels, each with ``size`` values, on a device."""
         if self._buffer is None:
             self._buffer = _unvisited((self._num_channels, size), device)
@@ -135,7 +135,7 @@ class PositionLosses(Losses):
 
     def _begin(self, device: torch.device) -> Sequence[torch.Tensor]:
         is_new, self._lazy = self._buffer is None, device.type == "xla"
-        channels = self._on(device, len(self._route))
+        channels = self._channels_on(device, len(self._route))
         if is_new and self._updated:  # skipped before anything was recorded
             for channel in channels:
                 channel[: self._updated].fill_(_UNSCORED)
@@ -183,7 +183,7 @@ class PositionLosses(Losses):
         if not channel:  # the scores
             self._counts = (visited, unscored)
 
-    def own_part(self) -> tuple[npt.NDArray[Any], FloatArray]:
+    def recorded_here(self) -> tuple[npt.NDArray[Any], FloatArray]:
         """Codes of the plan, and what was reported for them: a part of the epoch for each rank."""
         codes = self._route.shard
         known = _cleaned(self._walked(on_host=True))[:, : len(codes)]
@@ -243,7 +243,7 @@ class IndexLosses(Losses):
         """Write what the samples ``index`` report; ``finite`` if all scores are known to be finite."""
         channels = self._channels
         if not channels or channels[0].device != index.device:
-            channels = self._on(index.device, self._num_samples)
+            channels = self._channels_on(index.device, self._num_samples)
         for channel, values in zip(channels, reported):  # noqa: B905 - checked, and called often
             if values is None:
                 continue
@@ -279,7 +279,7 @@ class IndexLosses(Losses):
 
     def _comparable(self) -> Sequence[torch.Tensor]:
         """The channels without NaN, of which backends would make different maxima."""
-        channels = self._on(self.device, self._num_samples)
+        channels = self._channels_on(self.device, self._num_samples)
         for channel in channels:
             channel.masked_fill_(channel.isnan(), _UNSCORED)
         return channels
@@ -297,7 +297,7 @@ class IndexLosses(Losses):
 
     def _fetch(self) -> FloatArray:
         if self._buffer is None:
-            self._on(torch.device("cpu"), self._num_samples)
+            self._channels_on(torch.device("cpu"), self._num_samples)
         assert self._buffer is not None
         return _cleaned(self._buffer)
 
