@@ -66,7 +66,7 @@ class Run:
         self.check_at = 0  # it cannot be complete before this many samples were updated
         self.losses: Losses | None = None
         self.channels, self._resumed = channels, resumed
-        self._last: tuple[int, int] | None = None
+        self._last_count: int | None = None  # samples in the last update by position
         left = plan.codes
         if resumed is not None and resumed.kind is IndexLosses:
             left = left[~was_visited(resumed.losses[0])[plan.rows(left)]]
@@ -127,13 +127,13 @@ class Run:
         """The weighted mean for a second forward pass of the last batch."""
         if index is not None:
             return self._mean_at("reweight", losses, send(index, losses.device))[0]
-        if self._last is None or self._last[1] != len(losses):
-            size_of_last = None if self._last is None else self._last[1]
+        count = len(losses)
+        if count != self._last_count:
             raise RuntimeError(
-                f"reweight() got {len(losses)} losses, expected as many as the last update() of this "
-                f"epoch had ({size_of_last}). Call update() for the batch first, or pass index=."
+                f"reweight() got {count} losses, expected as many as the last update() of this epoch "
+                f"had ({self._last_count}). Call update() for the batch first, or pass index=."
             )
-        return weighted_mean(losses, self.weights.scaled(*self._last, like=losses))
+        return weighted_mean(losses, self.weights.scaled(self.updated - count, count, losses))
 
     def skip(self, count: int | None) -> None:
         """Skip positions without a score; None stands for the rest of the current batch."""
@@ -210,7 +210,7 @@ class Run:
             self.walk.note_first_update()
         self.updated = start + count
         self.largest_batch = max(self.largest_batch, count)
-        self._last = (start, count)
+        self._last_count = count
         return start
 
     def _count(self, count: int) -> None:
