@@ -435,8 +435,8 @@ class Pruner:
     def forecast(self) -> Forecast:
         """Forecast what pruning saves at equal quality, from the epochs so far.
 
-        For the rules of ``shadow=``, which are followed beside a training on all data; in a pruned run,
-        for its own rule.
+        For the rules of ``shadow=``, which are followed during a training on all data; in a pruned run,
+        for the rule that prunes it.
 
         Returns:
             The forecast. Print it: a small table and one sentence, about what to use and how sure that is.

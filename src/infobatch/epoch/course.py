@@ -193,7 +193,7 @@ class Course:
             )
         if not in_training:
             self.clock.check_update(call, by_index=by_index)
-            if not run.walk.has_sampler:  # another rank may have it, and send the batches
+            if not run.walk.has_begun:  # another rank may have the sampler, and send the batches
                 run.walk.prepared = self._loaders.prepared(run.ranks.world_size)
         return run
 
