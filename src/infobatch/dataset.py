@@ -98,7 +98,7 @@ class InfoBatch(Wrapper, Pruner):
         # A loader's worker only reads samples, so it does not get the scores. (A process that will
         # train receives its data set before any training.)
         if get_spawning_popen() is not None and not self._can_train_elsewhere():
-            return {"attributes": self._own_attributes()}
+            return {"attributes": self._subclass_attributes()}
         return super().__getstate__()
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -146,12 +146,26 @@ class InfoBatch(Wrapper, Pruner):
         return self.savings.saved
 
     def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
-        """Return everything needed to continue from here, as :meth:`Pruner.state_dict` does."""
+        """Return everything needed to continue from here, as :meth:`Pruner.state_dict` does.
+
+        Args:
+            gather: whether to fetch what the other ranks recorded in the running epoch.
+
+        Returns:
+            The state; empty in a loader's worker, whose copy only reads samples.
+        """
         if get_worker_info() is not None:  # a stateful loader also asks its workers' copies
             return {}
         return super().state_dict(gather=gather)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state, as :meth:`Pruner.load_state_dict` does."""
+        """Continue from a state, as :meth:`Pruner.load_state_dict` does.
+
+        Args:
+            state: what :meth:`state_dict` returned; ignored in a loader's worker.
+
+        Raises:
+            TypeError, ValueError: if it is not such a state, or not one of this number of samples.
+        """
         if get_worker_info() is None:
             super().load_state_dict(state)

@@ -184,11 +184,11 @@ class Pruner:
         others = self._others("update", losses, extras) if self._channels else ()
         losses, scores, index = checks.check_batch("update", losses, scores, index)
         run = self._course.run_for("update()", index is not None)
-        plain, is_first, by_loss = losses.detach(), not run.updated, scores is None
+        plain, by_loss = losses.detach(), scores is None
         reported = (plain if scores is None else scores.detach(), *others)
         loss = run.update(losses, reported, index, by_loss=by_loss)
         self._last_losses = plain
-        if is_first or run.updated >= run.check_at:
+        if run.updated >= run.check_at:
             self._course.after_update(run)
         return loss
 
@@ -300,8 +300,9 @@ class Pruner:
         run = self._course.run_for("skip()", index is not None)
         if index is not None:
             run.skip_at(checks.check_index("skip", index))
+        elif count is None:
+            run.skip(None)
         else:
-            count = run.rest_of_batch("skip()") if count is None else count
             run.skip(check_count("skip(): count", count, "it is a number of samples"))
         self._course.after_update(run)
 
@@ -434,8 +435,8 @@ class Pruner:
     def forecast(self) -> Forecast:
         """Forecast what pruning saves at equal quality, from the epochs so far.
 
-        For the rules of ``shadow=``, which are followed beside a training on all data; in a pruned run,
-        for its own rule.
+        For the rules of ``shadow=``, which are followed during a training on all data; in a pruned run,
+        for the rule that prunes it.
 
         Returns:
             The forecast. Print it: a small table and one sentence, about what to use and how sure that is.
@@ -506,12 +507,12 @@ class Pruner:
         arrays = {name: getattr(planner, name) for name in ("cost", "labels", "initial_scores")}
         options = replace(planner.options, **arrays)
         return {
-            "attributes": self._own_attributes(),
+            "attributes": self._subclass_attributes(),
             "start": (planner.num_samples, planner.num_epochs, options, self._place),
             "checkpoint": None if self._course.is_fresh else self.state_dict(gather=False),
         }
 
-    def _own_attributes(self) -> dict[str, Any]:
+    def _subclass_attributes(self) -> dict[str, Any]:
         """The attributes of a subclass."""
         return {name: value for name, value in vars(self).items() if name not in _PARTS}
 

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from math import inf, isnan, nan
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from torch.utils.data import DataLoader
 
 import infobatch
 import model_parallel_cases
+from infobatch.distributed import Ranks
 from model_parallel_cases import BATCH, EPOCHS, RATE, SAVED, losses_of, problem, stages
+from rank_threads import Exchange, Threads
 
 CASES = Path(model_parallel_cases.__file__)
 pytestmark = pytest.mark.skipif(
@@ -120,6 +124,27 @@ def test_ranks_whose_losses_differ_have_the_same_plans(ranks, tmp_path):
         assert errors["refresh"].startswith(
             "refresh() got a pruner with model_group=, expected one without"
         )
+
+
+def test_losses_that_are_no_scores_are_none_on_the_ranks_that_follow_either():
+    exchange = Exchange(2)
+
+    def work(rank):
+        pruner = infobatch.Pruner(4, 4)
+        ranks = Ranks(model=Threads(2, rank=rank, exchange=exchange))
+        pruner._course.find_ranks = pruner._ranks = lambda: ranks
+        pruner.set_epoch(0)
+        order = list(pruner.sampler)
+        if rank == 1:
+            pruner.update(torch.tensor([1.0, inf, -inf, nan]))
+        pruner.set_epoch(1)
+        return [pruner.scores[sample].item() for sample in order], pruner.savings.epochs[0]
+
+    with ThreadPoolExecutor(2) as pool:
+        for scores, passes in pool.map(work, range(2)):
+            assert scores[0] == 1.0
+            assert all(map(isnan, scores[1:]))
+            assert passes.unscored == 3
 
 
 def same_state(one, other):

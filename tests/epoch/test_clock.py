@@ -126,14 +126,6 @@ def test_in_the_middle_of_an_epoch_a_second_iterator_raises():
     assert closed == [], "nothing is lost"
 
 
-def test_a_loader_that_starts_again_ends_its_loop():
-    clock, closed = clock_in(Training(4, FakeLoop()))
-    loop = FakeLoop()
-    assert clock.begin(loop, ends_previous=True)
-    assert clock.phase == Offered(5, loop)
-    assert closed == [4]
-
-
 @pytest.mark.parametrize("looks", [1, 3])
 def test_an_iterator_that_takes_indices_while_it_is_created_may_replace_the_other(looks):
     old, new = FakeLoop(), None

@@ -164,8 +164,22 @@ def test_an_epoch_that_is_left_and_the_next(workers):
     assert [passes.made for passes in train_data.savings.epochs] == [24] * 3
 
 
-def test_persistent_workers_begin_again():
-    train_data, loader = parts(size=80, num_workers=2, persistent_workers=True)
+class InC(torch.utils.data.BatchSampler):
+    """Its iterators are of a type of C, so nothing can refer to them weakly."""
+
+    def __iter__(self):
+        return map(list, super().__iter__())
+
+
+@pytest.mark.parametrize("batches", [torch.utils.data.BatchSampler, InC])
+def test_persistent_workers_begin_again(batches):
+    train_data, _ = parts(size=80)
+    loader = DataLoader(
+        train_data,
+        batch_sampler=batches(train_data.sampler, 8, drop_last=False),
+        num_workers=2,
+        persistent_workers=True,
+    )
     for epoch in range(3):
         for step, (x, _) in enumerate(loader):
             if step == 3:

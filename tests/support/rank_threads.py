@@ -43,6 +43,9 @@ class Threads(Communicator):
     def maximum(self, values):
         return self._all_gather(values).amax(0)
 
+    def broadcast(self, values, source):
+        return self._all_gather(values)[source]
+
     def meet(self, call, remedy=""):
         self.exchange.barrier.wait()
 

@@ -31,26 +31,25 @@ def close_epoch(
     matched = _check_matching(run)
     losses_to_exchange = agree(run)
     run.updated = run.trained
+    losses, parts = run.losses, None
+    if isinstance(losses_to_exchange, PositionLosses) and not shadows:
+        parts = losses_to_exchange  # while they are folded; shadows need all of them at once
+    elif losses_to_exchange is not None:
+        losses_to_exchange.exchange()
+    noise = _realised_noise(run, planner, parts)
+    if losses is not None:
+        fold(losses.blocks if parts is None else parts.merged_blocks, memory, run)
+    for shadow in shadows:
+        shadow.follow(run, seed)
+    unscored, visited = run.unscored(), run.visited()
+    if run.ranks.sharded:
+        counts = np.array([unscored, min(run.updated, len(run.route.shard))], np.float64)
+        unscored, visited = (int(total) for total in run.ranks.communicator.sum(counts))
     passes = None
-    if run.losses is not None or run.walk is not None:
-        losses, parts = run.losses, None
-        if isinstance(losses_to_exchange, PositionLosses) and not shadows:
-            parts = losses_to_exchange  # while they are folded; shadows need all of them at once
-        elif losses_to_exchange is not None:
-            losses_to_exchange.exchange()
-        noise = _realised_noise(run, planner, parts)
-        if losses is not None:
-            fold(losses.blocks if parts is None else parts.merged_blocks, memory, run)
-        for shadow in shadows:
-            shadow.follow(run, seed)
-        unscored, visited = run.unscored(), run.visited()
-        if run.ranks.sharded:
-            counts = np.array([unscored, min(run.updated, len(run.route.shard))], np.float64)
-            unscored, visited = (int(total) for total in run.ranks.communicator.sum(counts))
-        if run.visited():
-            passes = replace(passes_of(run, unscored), realised_noise=noise)
-            if matched and unscored and unscored >= visited:
-                warn_of_no_scores(run.epoch, visited)
+    if run.visited():
+        passes = replace(passes_of(run, unscored), realised_noise=noise)
+        if matched and unscored and unscored >= visited:
+            warn_of_no_scores(run.epoch, visited)
     run.losses = None  # freed before the next plan is drawn
     run.closed = True
     return passes
@@ -67,7 +66,7 @@ def _realised_noise(run: Run, planner: Planner, parts: PositionLosses | None) ->
     sums = np.zeros(3)
     if losses is not None:
         if parts is not None:
-            codes, known = parts.own_part()
+            codes, known = parts.recorded_here()
         else:
             codes, known = plan.codes, losses.known()
         row, sizing = planner.measured_by(known, run.channels)
@@ -211,7 +210,7 @@ def warn_of_old_scores(planner: Planner, epoch: int, last: EpochPasses | None) -
 def _check_matching(run: Run) -> bool:
     """Whether losses and samples can be matched; if not, warn and discard the losses."""
     walk = run.walk
-    if walk is None or not walk.has_sampler:
+    if not walk.has_sampler:
         return True
     if run.by_index:
         if walk.exhausted:
@@ -220,7 +219,7 @@ def _check_matching(run: Run) -> bool:
         return True
     waiting = left_out(run.updated, run.largest_batch, walk)
     if waiting:
-        assert run.losses is not None
+        assert isinstance(run.losses, PositionLosses)
         run.losses.discard()
         warn_of_left_out(run.epoch, waiting)
     return not waiting

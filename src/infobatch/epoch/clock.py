@@ -131,14 +131,13 @@ class Clock:
 
     # Events.
 
-    def begin(self, loop: Walk, *, ends_previous: bool = False, at_once: bool = False) -> bool:
+    def begin(self, loop: Walk, *, at_once: bool = False) -> bool:
         """Handle an iterator's first index; return whether it is now the epoch's loop.
 
         If not, nothing is left for it (Idle, after Spent).
 
         Args:
             loop: the new iterator's loop.
-            ends_previous: the previous loop's own loader has started again, which ends that loop.
             at_once: the index is taken while the iterator is being created, so that it may yet
                 replace the previous loop's.
         """
@@ -148,9 +147,9 @@ class Clock:
             return False
         if isinstance(phase, Training | Complete) or self.is_over:
             held = isinstance(phase, Training) and phase.loop is not None and phase.loop.alive
-            replaced = self.loop if held and not ends_previous else None
-            if replaced is not None and not at_once:
+            if held and not at_once:
                 raise two_loops(phase.epoch)
+            replaced = self.loop if held else None
             self._leave()
             self.phase = Offered(phase.epoch + 1, loop, replaced)
         else:

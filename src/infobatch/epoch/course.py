@@ -74,7 +74,7 @@ class Course:
         run, epoch = self._run, self.clock.epoch
         if run is not None and run.epoch != epoch:
             run = self._run = None  # freed before the next plan is drawn
-        if run is not None and not run.updated and not (run.walk is not None and run.walk.alive):
+        if run is not None and not run.updated and not run.walk.alive:
             ranks = self.find_ranks()
             if ranks != run.ranks:  # the group came after the plan or a batch was read
                 run = self._run = None if ranks.sharded else run.on(ranks)
@@ -101,15 +101,13 @@ class Course:
         check_data_length(walk, self.planner.num_samples)
         if self.find_ranks().share_batches:
             self._check_epoch_was_set()
-        loader = None if self._run is None or self._run.walk is None else self._run.walk.loader
-        same_loader = loader is not None and walk.loader is not None and loader.is_same(walk.loader)
-        if same_loader and self._run is not None and self._run.updated:
-            check_endless(loader, walk.loader, self.clock.epoch)
+        if self._run is not None and self._run.updated:
+            check_endless(self._run.walk.loader, walk.loader, self.clock.epoch)
         if isinstance(self.clock.phase, Offered) and self._run and self._run.rest_was_dropped():
             self._complete()
         resumed = self.clock.resumed
         at_once = walk.loader is not None and walk.loader.read_ahead > 0
-        if not self.clock.begin(walk, ends_previous=same_loader, at_once=at_once):
+        if not self.clock.begin(walk, at_once=at_once):
             return None
         run = self.current_run()
         walk.prepared = self._loaders.prepared(run.ranks.world_size)
@@ -123,7 +121,7 @@ class Course:
         run = self._run
         if run is None or run.walk is walk or walk.issued >= walk.to_issue:
             return  # the current one, or it is about to learn that nothing is left
-        if walk.route is not run.route or (run.updated and run.walk is not None and run.walk.alive):
+        if walk.route is not run.route or (run.updated and run.walk.alive):
             raise two_loops(self.clock.epoch)
         self.clock.take_over(walk)  # the newer one was only a look at the data
         run.begin(walk)
@@ -166,15 +164,13 @@ class Course:
 
     def _was_broken_off(self) -> bool:
         run = self._run
-        if run is None or not run.updated:
-            return False
         # On a rank whose batches another one sends, only the loader's own count shows it.
-        return run.walk is None or not run.walk.has_sampler or not run.walk.alive
+        return run is not None and run.updated > 0 and not (run.walk.has_sampler and run.walk.alive)
 
     def position(self) -> ReadPosition:
         """How far the loader has read."""
         run = self._run
-        if run is None or run.closed or run.walk is None or not run.walk.has_sampler:
+        if run is None or run.closed or not run.walk.has_sampler:
             return ReadPosition(self.clock.epoch, 0 if run is None else run.made())
         return ReadPosition(self.clock.epoch, run.route.reached(run.walk.issued))
 
@@ -197,9 +193,8 @@ class Course:
             )
         if not in_training:
             self.clock.check_update(call, by_index=by_index)
-            if run.walk is None:
-                prepared = self._loaders.prepared(run.ranks.world_size)
-                run.walk = None if prepared is None else Walk.received(prepared, run.route)
+            if not run.walk.has_begun:  # another rank may have the sampler, and send the batches
+                run.walk.prepared = self._loaders.prepared(run.ranks.world_size)
         return run
 
     def after_update(self, run: Run) -> None:
@@ -207,7 +202,7 @@ class Course:
 
         Nothing after that is collective. Called for the first update and from ``check_at`` on.
         """
-        self.clock.update(run.walk)
+        self.clock.update(run.walk if run.walk.has_begun else None)
         if run.epoch >= self.planner.num_epochs and not self._warned_of_more_epochs:
             self._warned_of_more_epochs = True
             boundary.warn_of_more_epochs(run.epoch, self.planner.num_epochs)
@@ -225,7 +220,7 @@ class Course:
         batches was updated.
         """
         run = self._run
-        if run is not None and run.walk is not None:
+        if run is not None:
             run.walk.left = True
             known = run.walk.batches
             run.walk.left_after_update = known is not None and run.updated == known.end(0, batches)
@@ -236,7 +231,7 @@ class Course:
         # process group there is no rank to wait for, and one that iterated gets an error.)
         if run is None and connected:
             run = self.current_run()
-        if run is None or run.closed or not (connected or run.walk or run.losses):
+        if run is None or run.closed or not (connected or run.walk.has_begun or run.losses):
             return
         passes = boundary.close_epoch(
             run, self.current_memory(), self.planner, self.shadows.values(), self.seed
@@ -306,8 +301,7 @@ class Course:
             if clock.is_over:
                 epoch, finished = epoch + 1, epoch
             if run is not None:
-                over = {name: shadow.as_if_over(run, self.seed) for name, shadow in shadows.items()}
-                shadows = over
+                shadows = {name: rule.as_if_over(run, self.seed) for name, rule in shadows.items()}
             columns, history, run = self.known_memory().columns, tuple(self.passes()), None
         else:
             columns, history = self.current_memory().copy().columns, tuple(self.history)

@@ -37,7 +37,7 @@ def check_claim(call: str, count: int, updated: int, walk: Walk) -> None:
 
 def check_endless(before: AskingLoader | None, now: AskingLoader | None, epoch: int) -> None:
     """Raise if a loader never ends its sampler's iterator: it has no epochs."""
-    if before is not None and now is not None and before.has_same_source(now):
+    if before is not None and now is not None and before.is_same_pass(now):
         raise RuntimeError(
             f"The loader took all of epoch {epoch} and began the next one within the "
             "same iteration, as loaders with an infinite sampler do, so its epochs and the pruned "

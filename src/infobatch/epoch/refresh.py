@@ -16,12 +16,11 @@ from infobatch.epoch.run import Run
 from infobatch.per_sample import PerSample
 from infobatch.step.losses import IndexLosses, was_visited
 
-_TOGETHER = (
+_COLLECTIVE = (
     "With several ranks it is collective: call it once after each epoch, on every rank, with all the "
     "samples that the rank refreshes, for instance left_out[rank::world_size], and with empty "
     "tensors where a rank has none."
 )
-Mask = npt.NDArray[np.bool_]
 
 
 def samples_left_out(course: Course) -> torch.Tensor:
@@ -33,8 +32,7 @@ def samples_left_out(course: Course) -> torch.Tensor:
             "it leaves out. Expected it while the epoch is iterated, or after its last update(); "
             "to have the epoch drawn now, read train_data.plan first."
         )
-    finished = run is course.finished_run
-    rows = np.flatnonzero(_old_scores(run) if finished else _left_out(run))
+    rows = np.flatnonzero(run.old_scores)
     return torch.from_numpy(run.plan.shard.first + run.plan.shard.step * rows.astype(np.int64))
 
 
@@ -53,12 +51,12 @@ def refresh_scores(
     on_host = [None if other is None else other.cpu() for other in others]
     recorded.record(rows, [values.detach().cpu(), *on_host])
     if run.ranks.world_size > 1:
-        run.ranks.communicator.meet("refresh()", _TOGETHER)
+        run.ranks.communicator.meet("refresh()", _COLLECTIVE)
         if not run.ranks.sharded:
             recorded.exchange()
     boundary.fold(recorded.blocks, course.current_memory(), run)
     refreshed = was_visited(recorded.known()[0])
-    _old_scores(run)[refreshed] = False
+    run.old_scores[refreshed] = False
     _count(course, run, refreshed)
 
 
@@ -95,7 +93,7 @@ def _checked(
 def _rows(run: Run, samples: torch.Tensor) -> torch.Tensor:
     """The rows of samples, or an error if the epoch has not left one of them out."""
     first, step = run.plan.shard
-    waiting = torch.from_numpy(_old_scores(run))
+    waiting = torch.from_numpy(run.old_scores)
     rows = (samples - first) // step
     fits = ((samples - first) % step == 0) & (rows >= 0) & (rows < len(waiting))
     fits[fits.clone()] = waiting[rows[fits]]
@@ -110,14 +108,7 @@ def _rows(run: Run, samples: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-def _old_scores(run: Run) -> Mask:
-    """Which rows a finished epoch has left out and have not been refreshed."""
-    if run.old_scores is None:
-        run.old_scores = _left_out(run)
-    return run.old_scores
-
-
-def _count(course: Course, run: Run, refreshed: Mask) -> None:
+def _count(course: Course, run: Run, refreshed: npt.NDArray[np.bool_]) -> None:
     """Add the forward passes to the epoch's record."""
     ranks = run.ranks
     last, count = course.history[-1], refreshed.sum()
@@ -135,10 +126,3 @@ def _count(course: Course, run: Run, refreshed: Mask) -> None:
         refreshed=last.refreshed + int(spent[0]),
         refreshed_cost=last.refreshed_cost + float(spent[1] / spent[2]),
     )
-
-
-def _left_out(run: Run) -> Mask:
-    """Which rows are not in the plan."""
-    mask = np.ones(run.plan.num_samples, np.bool_)
-    mask[run.plan.rows(run.plan.codes)] = False
-    return mask

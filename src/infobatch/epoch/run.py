@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -61,12 +62,11 @@ class Run:
         self.largest_batch = 0 if resumed is None else resumed.largest_batch  # in one update
         self.followed = 0  # as many of the rank in the model group whose losses count, once known
         self.closed = False  # its losses are part of the memory
-        self.walk: Walk | None = None
+        self.walk = Walk()  # of which nothing is known, until a loader iterates the sampler
         self.check_at = 0  # it cannot be complete before this many samples were updated
         self.losses: Losses | None = None
         self.channels, self._resumed = channels, resumed
-        self._last: tuple[int, int] | None = None
-        self.old_scores: npt.NDArray[np.bool_] | None = None  # once it has ended, see refresh.py
+        self._last_count: int | None = None  # samples in the last update by position
         left = plan.codes
         if resumed is not None and resumed.kind is IndexLosses:
             left = left[~was_visited(resumed.losses[0])[plan.rows(left)]]
@@ -86,8 +86,9 @@ class Run:
         self.walk = walk
         walk.walk_along(self.route)
         self.weights = Weights(self.route, walk.batches)
-        if self.updated:
-            self._begin_updates(by_index=self.by_index)
+        self.check_at = 0
+        if self.updated and not self.by_index:
+            walk.note_first_update()
 
     # Reports from the training loop.
 
@@ -119,29 +120,32 @@ class Run:
             index = send(index, device)
             self._check_at("batch_weights", index)
             return self._scaled_at("batch_weights", index, torch.float32) * index.shape[0]
-        return self.weights.of_batch(self.updated, self.rest_of_batch("batch_weights()"), device)
+        count = rest_of_batch("batch_weights()", self.updated, self.walk)
+        return self.weights.unscaled(self.updated, count, device)
 
     def reweight(self, losses: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
         """The weighted mean for a second forward pass of the last batch."""
         if index is not None:
             return self._mean_at("reweight", losses, send(index, losses.device))[0]
-        if self._last is None or self._last[1] != len(losses):
-            size_of_last = None if self._last is None else self._last[1]
+        count = len(losses)
+        if count != self._last_count:
             raise RuntimeError(
-                f"reweight() got {len(losses)} losses, expected as many as the last update() of this "
-                f"epoch had ({size_of_last}). Call update() for the batch first, or pass index=."
+                f"reweight() got {count} losses, expected as many as the last update() of this epoch "
+                f"had ({self._last_count}). Call update() for the batch first, or pass index=."
             )
-        return weighted_mean(losses, self.weights.scaled(*self._last, like=losses))
+        return weighted_mean(losses, self.weights.scaled(self.updated - count, count, losses))
 
-    def skip(self, count: int) -> None:
-        """Skip positions without a score."""
+    def skip(self, count: int | None) -> None:
+        """Skip positions without a score; None stands for the rest of the current batch."""
+        if count is None:
+            count = rest_of_batch("skip()", self.updated, self.walk)
         start = self._claim("skip()", count)
         self.losses_of(PositionLosses).record_nothing(start, count)
 
     def skip_at(self, index: torch.Tensor) -> None:
         """Skip samples without a score."""
-        if isinstance(self.losses, IndexLosses):
-            index = send(index, self.losses.device or index.device)
+        if self.losses is not None:
+            index = send(index, self.losses.device)
         self._check_at("skip", index)
         if not self.closed:
             self.losses_of(IndexLosses).record_nothing(index)
@@ -184,8 +188,6 @@ class Run:
     def _scaled_at(self, call: str, index: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Weight / count by sample."""
         self._check_form()
-        if not self.updated:
-            self._begin_updates(by_index=True)
         return self.weights.scaled_at(call, index, dtype)
 
     def _check_at(self, call: str, index: torch.Tensor) -> None:
@@ -195,14 +197,8 @@ class Run:
         else:
             self._check_form()
 
-    def rest_of_batch(self, call: str) -> int:
-        """How many samples of the current batch have no update yet."""
-        assert self.walk is not None
-        return rest_of_batch(call, self.updated, self.walk)
-
     def _claim(self, call: str, count: int) -> int:
         """Claim the next positions and return the first."""
-        assert self.walk is not None
         start = self.updated
         if type(self.losses) is IndexLosses:
             raise RuntimeError(
@@ -211,25 +207,11 @@ class Run:
             )
         check_claim(call, count, start, self.walk)
         if not start:
-            self._begin_updates(by_index=False)
+            self.walk.note_first_update()
         self.updated = start + count
         self.largest_batch = max(self.largest_batch, count)
-        self._last = (start, count)
+        self._last_count = count
         return start
-
-    def _begin_updates(self, *, by_index: bool) -> None:
-        """Note what is known about the loader when the first losses of the epoch arrive."""
-        walk = self.walk
-        if walk is not None and by_index and walk.cut is not None and walk.cut.pad:
-            raise RuntimeError(
-                "update(index=…) got a batch of batch_sampler(pad=True), expected the form without "
-                "index: the index cannot tell the repeats of a padded batch, whose weight is 0, from "
-                "the samples. Use pad=False, or leave index= out."
-            )
-        if walk is not None and not by_index:
-            walk.note_first_update()
-        known = None if walk is None else walk.deliverable
-        self.check_at = sys.maxsize if known is None else known
 
     def _count(self, count: int) -> None:
         self.updated += count
@@ -254,6 +236,12 @@ class Run:
                 "update(index=…) follows an update without index in the same epoch. Expected one "
                 "form throughout: pass index= to every update."
             )
+        if self.walk.cut is not None and self.walk.cut.pad:
+            raise RuntimeError(
+                "update(index=…) got a batch of batch_sampler(pad=True), expected the form without "
+                "index: the index cannot tell the repeats of a padded batch, whose weight is 0, from "
+                "the samples. Use pad=False, or leave index= out."
+            )
 
     # Progress.
 
@@ -270,7 +258,10 @@ class Run:
     def is_complete(self) -> bool:
         """Whether everything that the loader delivers was updated, as far as counting can tell."""
         walk = self.walk
-        if self.updated < self.check_at or walk is None or not walk.exhausted:
+        if not self.check_at:
+            known = walk.deliverable
+            self.check_at = sys.maxsize if known is None else known
+        if self.updated < self.check_at or not walk.exhausted:
             return False
         if self.ranks.share_batches:  # ranks without losses cannot tell: set_epoch() ends it
             return False
@@ -287,7 +278,7 @@ class Run:
     def covers_all(self) -> bool:
         """Whether every sample that a loader delivers was visited; known after an exchange."""
         counted = None if self.losses is None else self.losses.visited()
-        dropped = 0 if self.walk is None else self.walk.dropped_of(len(self.route))
+        dropped = self.walk.dropped_of(len(self.route))
         return counted is not None and counted >= self.route.planned - dropped
 
     def rest_was_dropped(self) -> bool:
@@ -295,8 +286,7 @@ class Run:
 
         For torch's loader this is known in advance.
         """
-        walk = self.walk
-        if walk is None or not walk.has_sampler or walk.asked_by_batch or not walk.exhausted:
+        if self.walk.asked_by_batch or not self.walk.exhausted:
             return False
         return not self.updated and len(self.route) < self.largest_batch
 
@@ -307,7 +297,7 @@ class Run:
         it.
         """
         updated = self.updated
-        if not updated and self.walk is not None and self.ranks.share_batches:
+        if not updated and self.ranks.share_batches:
             updated = self.walk.taken  # another rank has the losses of these batches
         if self.ranks.global_order and updated:
             # All ranks share one route; some may have a smaller last batch.
@@ -320,6 +310,13 @@ class Run:
         counted = None if self.losses is None else self.losses.visited()
         return self.made() if counted is None else counted
 
+    @cached_property
+    def old_scores(self) -> npt.NDArray[np.bool_]:
+        """Which rows the epoch leaves out and, once it has ended, were not refreshed since."""
+        rows = np.ones(self.plan.num_samples, np.bool_)
+        rows[self.plan.rows(self.plan.codes)] = False
+        return rows
+
     def unscored(self) -> int:
         """How many of the passes known to this rank gave no score."""
         return 0 if self.losses is None else self.losses.unscored()
@@ -327,8 +324,6 @@ class Run:
     def progress(self) -> Progress:
         """The progress of the epoch, for schedules."""
         walk, route = self.walk, self.route
-        if walk is None:
-            return Progress(self.epoch, self.made(), route.planned, int(route.full_counts.sum()))
         batches = walk.batches
         if isinstance(batches, ShrunkBatches):  # each stands for a whole one
             at = self.made() - route.visited_before if self.ranks.global_order else self.updated

@@ -27,7 +27,7 @@ class HasCourse(Protocol):
         ...
 
 
-class _OfEpochs(Sampler[Item_co]):
+class _EpochSampler(Sampler[Item_co]):
     """What a loader asks of either sampler besides its items."""
 
     pruner: HasCourse
@@ -84,7 +84,7 @@ class WalkIterator:
         return next(self._indices)
 
 
-class PlanSampler(_OfEpochs[int]):
+class PlanSampler(_EpochSampler[int]):
     """A ``torch.utils.data`` sampler over the current epoch's plan.
 
     Creating an iterator has no side effects: the epoch begins when the first index is taken.
@@ -108,7 +108,7 @@ class PlanSampler(_OfEpochs[int]):
         return 0 if route is None else len(route)
 
 
-class PlanBatchSampler(_OfEpochs[list[int]]):
+class PlanBatchSampler(_EpochSampler[list[int]]):
     """The same epochs in batches, for ``DataLoader(batch_sampler=…)``, with no work per sample.
 
     With ``shrink="batch"`` a pruned epoch has as many batches as a full one; with ``even`` its
@@ -151,7 +151,6 @@ class PlanBatchSampler(_OfEpochs[list[int]]):
         self.sampler, self.pruner = sampler, sampler.pruner
         self.batch_size = batch_size if shrink == "epoch" and not even else None
         self.drop_last = drop_last
-        self.shrink = shrink
         self.full_batch_size = batch_size
         self._cut = Cut(batch_size, drop_last, shrink == "batch", even, pad)
 

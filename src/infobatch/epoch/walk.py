@@ -67,17 +67,15 @@ class Walk:
         self.left = False  # the loop is known to have left before the end
         self.left_after_update = False  # and it had reported every batch that it took
 
-    @classmethod
-    def received(cls, prepared: PreparedLoader, route: Route) -> Walk:
-        """The walk of a rank whose batches are sent by another rank, which has the sampler."""
-        walk = cls()
-        walk.prepared, walk.route = prepared, route
-        return walk
-
     @property
     def has_sampler(self) -> bool:
         """Whether this rank's sampler is iterated, so that there is an iterator to be observed."""
         return self._iterator is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a loader is at work: on this rank, or on another one that sends the batches."""
+        return self.has_sampler or self.prepared is not None
 
     # For the sampler.
 
@@ -181,12 +179,10 @@ class Walk:
     @property
     def deliverable(self) -> int | None:
         """How many samples the loader delivers to this rank in total, if that is known."""
-        sharding = self._sharding
-        if sharding is None:
-            return self.to_issue
         if not self.has_sampler or self.route is None:
             return None
-        return sharding.share_of(len(self.route))
+        sharding = self._sharding
+        return self.to_issue if sharding is None else sharding.share_of(len(self.route))
 
     @property
     def exhausted(self) -> bool:

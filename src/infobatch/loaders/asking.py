@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import sys
 import weakref
-from contextlib import suppress
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 
 class AskingLoader:
-    """The iterator of a torch loader."""
+    """The iterator of a torch loader, during one pass: persistent workers use it for several."""
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = weakref.ref(iterator)
         # Worker processes fetch batches in advance, from the moment the iterator is created.
         per_worker = getattr(iterator, "_prefetch_factor", None) or 0
         self.read_ahead = int(getattr(iterator, "_num_workers", 0) * per_worker)
-        self._source: weakref.ref[Any] | None = None
-        with suppress(TypeError):  # not every iterator can be referred to weakly
-            self._source = weakref.ref(iterator._sampler_iter)
+        source = iterator._sampler_iter  # another one in each pass
+        self._source: Callable[[], Any]
+        try:
+            self._source = weakref.ref(source)
+        except TypeError:  # not every iterator can be referred to weakly
+            self._source = lambda: source
 
     @property
     def alive(self) -> bool:
-        """Whether a loop still holds the iterator."""
-        return self._iterator() is not None
+        """Whether a loop still holds the iterator, in the same pass."""
+        iterator = self._iterator()
+        return iterator is not None and iterator._sampler_iter is self._source()
 
     @property
     def yielded(self) -> int:
@@ -50,15 +54,9 @@ class AskingLoader:
         """The class of the loader's data set."""
         return type(getattr(self._iterator(), "_dataset", None)).__name__
 
-    def is_same(self, other: AskingLoader) -> bool:
-        """Whether both are the same iterator: one with persistent workers is used again."""
-        iterator = self._iterator()
-        return iterator is not None and iterator is other._iterator()
-
-    def has_same_source(self, other: AskingLoader) -> bool:
-        """Whether both took their indices from the same iterator, which then never ends."""
-        source = None if self._source is None else self._source()
-        return source is not None and other._source is not None and source is other._source()
+    def is_same_pass(self, other: AskingLoader) -> bool:
+        """Whether both are the same pass of the same iterator."""
+        return self.alive and self._iterator() is other._iterator()
 
 
 def find_asking_loader() -> AskingLoader | None:

@@ -73,10 +73,6 @@ class Losses(ABC):
         """Take over what a rank of the model group has recorded, in place of this rank's. Collective."""
 
     @abstractmethod
-    def discard(self) -> None:
-        """Forget the losses of this pass; its samples still count as visited."""
-
-    @abstractmethod
     def exchange(self) -> None:
         """Fetch the other ranks' losses. Collective."""
 
@@ -92,7 +88,7 @@ class Losses(ABC):
     def _rows(self, start: int, stop: int) -> Rows:
         """The rows in the memory of some of the known losses."""
 
-    def _on(self, device: torch.device, size: int) -> Sequence[torch.Tensor]:
+    def _channels_on(self, device: torch.device, size: int) -> Sequence[torch.Tensor]:
         """The channels, each with ``size`` values, on a device."""
         if self._buffer is None:
             self._buffer = _unvisited((self._num_channels, size), device)
@@ -139,14 +135,14 @@ class PositionLosses(Losses):
 
     def _begin(self, device: torch.device) -> Sequence[torch.Tensor]:
         is_new, self._lazy = self._buffer is None, device.type == "xla"
-        channels = self._on(device, len(self._route))
+        channels = self._channels_on(device, len(self._route))
         if is_new and self._updated:  # skipped before anything was recorded
             for channel in channels:
                 channel[: self._updated].fill_(_UNSCORED)
         return channels
 
     def discard(self) -> None:
-        """See :class:`Losses`."""
+        """Forget the losses of this pass; its samples still count as visited."""
         self._buffer, self._channels, self._known, self._counts = None, (), None, None
 
     def follow(self, source: int) -> None:
@@ -164,7 +160,7 @@ class PositionLosses(Losses):
         for number, channel in enumerate(walked):
             for start, chunk in self._chunks(number):
                 channel[start : start + len(chunk)] = chunk
-        self._keep(walked)
+        self._known = self._with_earlier(walked)
 
     def merged_blocks(self, channel: int = 0) -> Iterator[tuple[Rows, FloatArray]]:
         """As ``blocks``, over all ranks, whose losses are fetched on the way. Collective."""
@@ -179,7 +175,7 @@ class PositionLosses(Losses):
         visited, unscored = self._route.visited_before, _equal_to(_UNSCORED, self._earlier[0])
         for rounds in self._route.ranks.communicator.rounds(self._walked()[channel]):
             chunk: FloatArray = rounds[: stop - start].numpy()  # without the repeats at the end
-            _clean(chunk, keep=_UNVISITED)
+            _clean(chunk)
             visited += len(chunk) - _equal_to(_UNVISITED, chunk)
             unscored += _equal_to(_UNSCORED, chunk)
             yield start, chunk
@@ -187,23 +183,15 @@ class PositionLosses(Losses):
         if not channel:  # the scores
             self._counts = (visited, unscored)
 
-    def own_part(self) -> tuple[npt.NDArray[Any], FloatArray]:
+    def recorded_here(self) -> tuple[npt.NDArray[Any], FloatArray]:
         """Codes of the plan, and what was reported for them: a part of the epoch for each rank."""
         codes = self._route.shard
-        known = self._recorded()[:, : len(codes)]
+        known = _cleaned(self._walked(on_host=True))[:, : len(codes)]
         if not self._route.ranks.rank:  # all ranks have what a checkpoint has made: it counts once
             earlier = self._route.plan.codes[: self._earlier.shape[1]]
             codes = np.concatenate([earlier, codes])
-            known = np.concatenate([self._earlier, known], axis=1)
+            known = self._with_earlier(known)
         return codes, known
-
-    def _walked(self) -> list[torch.Tensor]:
-        """This rank's channels, for as many positions as the longest of all routes has."""
-        if self._buffer is None:
-            self._begin(torch.device("cpu"))
-        for channel in self._channels:  # minus infinity means "not visited"
-            channel[: self._updated].clamp_(min=_LOWEST)
-        return [channel[: self._route.longest] for channel in self._channels]
 
     def unscored(self) -> int:
         """See :class:`Losses`."""
@@ -213,31 +201,29 @@ class PositionLosses(Losses):
         """See :class:`Losses`."""
         return None if self._counts is None else self._counts[0]
 
-    def _recorded(self) -> FloatArray:
-        """This rank's losses, for as many positions as the longest of all routes has."""
+    def _walked(self, *, on_host: bool = False) -> torch.Tensor:
+        """This rank's channels, for as many positions as the longest of all routes has."""
         if self._buffer is None:
             self._begin(torch.device("cpu"))
         assert self._buffer is not None
-        recorded: FloatArray = self._buffer.cpu().numpy()[:, : self._route.longest]
-        for channel in recorded:
-            _clean(channel[: self._updated])
-        return recorded
+        buffer = self._buffer.cpu() if on_host else self._buffer
+        buffer[:, : self._updated].clamp_(min=_LOWEST)  # minus infinity means "not visited"
+        return buffer[:, : self._route.longest]
 
     def _fetch(self) -> FloatArray:
-        ranks, recorded = self._route.ranks, self._recorded()
+        ranks, recorded = self._route.ranks, _cleaned(self._walked(on_host=True))
         if ranks.sharded or ranks.walkers == 1:
-            return self._keep(recorded[:, : len(self._route.shard)])
+            return self._with_earlier(recorded[:, : len(self._route.shard)])
         rows = np.full(
             (len(recorded), recorded.shape[1] * ranks.world_size), _UNVISITED, np.float32
         )
         rows[:, ranks.rank :: ranks.world_size] = recorded
-        return self._keep(rows[:, : len(self._route.left)])
+        return self._with_earlier(rows[:, : len(self._route.left)])
 
-    def _keep(self, walked: FloatArray) -> FloatArray:
-        """Put a checkpoint's losses before those of this walk."""
+    def _with_earlier(self, walked: FloatArray) -> FloatArray:
+        """A checkpoint's losses, and after them those of this walk."""
         resumed = self._earlier.shape[1] > 0
-        self._known = np.concatenate([self._earlier, walked], axis=1) if resumed else walked
-        return self._known
+        return np.concatenate([self._earlier, walked], axis=1) if resumed else walked
 
     def _rows(self, start: int, stop: int) -> Rows:
         plan = self._route.plan
@@ -257,7 +243,7 @@ class IndexLosses(Losses):
         """Write what the samples ``index`` report; ``finite`` if all scores are known to be finite."""
         channels = self._channels
         if not channels or channels[0].device != index.device:
-            channels = self._on(index.device, self._num_samples)
+            channels = self._channels_on(index.device, self._num_samples)
         for channel, values in zip(channels, reported):  # noqa: B905 - checked, and called often
             if values is None:
                 continue
@@ -279,9 +265,6 @@ class IndexLosses(Losses):
         nothing = torch.full(index.shape, _UNSCORED, device=index.device)
         self.record(index, [nothing] * self._num_channels)
 
-    def discard(self) -> None:
-        """Do nothing: an index cannot refer to the wrong sample."""
-
     def follow(self, source: int) -> None:
         """See :class:`Losses`."""
         model = self._ranks.model
@@ -296,7 +279,7 @@ class IndexLosses(Losses):
 
     def _comparable(self) -> Sequence[torch.Tensor]:
         """The channels without NaN, of which backends would make different maxima."""
-        channels = self._on(self.device, self._num_samples)
+        channels = self._channels_on(self.device, self._num_samples)
         for channel in channels:
             channel.masked_fill_(channel.isnan(), _UNSCORED)
         return channels
@@ -314,12 +297,9 @@ class IndexLosses(Losses):
 
     def _fetch(self) -> FloatArray:
         if self._buffer is None:
-            self._on(torch.device("cpu"), self._num_samples)
+            self._channels_on(torch.device("cpu"), self._num_samples)
         assert self._buffer is not None
-        losses: FloatArray = self._buffer.cpu().numpy()
-        for channel in losses:
-            _clean(channel, keep=_UNVISITED)
-        return losses
+        return _cleaned(self._buffer)
 
     def _rows(self, start: int, stop: int) -> Rows:
         return slice(start, stop)
@@ -336,13 +316,21 @@ def _equal_to(value: float, losses: FloatArray) -> int:
     return sum(int(np.count_nonzero(losses[at : at + _BLOCK] == value)) for at in blocks)
 
 
-def _clean(losses: FloatArray, keep: float | None = None) -> None:
-    """Turn everything that is no score into ``_UNSCORED``, in place, except for ``keep``."""
+def _cleaned(channels: torch.Tensor) -> FloatArray:
+    """The channels in main memory, with ``_UNSCORED`` for everything that is no score."""
+    losses: FloatArray = channels.cpu().numpy()
+    for channel in losses:
+        _clean(channel)
+    return losses
+
+
+def _clean(losses: FloatArray) -> None:
+    """Turn everything that is no score into ``_UNSCORED``, in place, except for ``_UNVISITED``."""
     for start in range(0, len(losses), _BLOCK):
         block = losses[start : start + _BLOCK]
         usable = np.isfinite(block) & (block != _LOWEST)
         if not usable.all():
-            block[~usable if keep is None else ~usable & (block != keep)] = _UNSCORED
+            block[~usable & (block != _UNVISITED)] = _UNSCORED
 
 
 @torch.inference_mode(False)  # a buffer must outlive the mode in which it is created

@@ -17,8 +17,9 @@ _ALIGNED = 16  # weights between addresses that are aligned like a new tensor's
 class _Chunk(NamedTuple):
     """The weights of the positions from start to stop.
 
-    ``scaled`` has one tensor per ``batch`` positions, weights / batch. ``source`` is what ``weights`` are copied from: on some devices (MPS) the copy may still be
-    reading it when ``to`` has returned, so it must not be freed before.
+    ``scaled`` has one tensor per ``batch`` positions, weights / batch. ``source`` is what ``weights``
+    are copied from: on some devices (MPS) the copy may still be reading it when ``to`` has
+    returned, so it must not be freed before.
     """
 
     start: int
@@ -85,7 +86,7 @@ class Weights:
         # A division, as in the chunk, to get the same bits whichever batch the chunk was made for.
         return weights / self._divisor(start, count)
 
-    def of_batch(self, start: int, count: int, device: torch.device) -> torch.Tensor:
+    def unscaled(self, start: int, count: int, device: torch.device) -> torch.Tensor:
         """The weights of some positions, float32: their product with the losses has the right mean."""
         stop = start + count
         in_tail = stop > self._route.all_real
