@@ -3,9 +3,10 @@
     python benchmarks/evidence/run.py                              # the studies, and how far each has come
     python benchmarks/evidence/run.py table4-fashion [--data DIR] [--jobs 2]
 
-Runs are made in ``evidence-output/NAME``, and what is finished is stored in ``benchmarks/results/NAME``, the
-histories of epochs for the first seed only, and also if it is stopped. Run the same command to resume, on another machine too: the folder is
-made again from what is stored. ``make results`` renders the pages.
+Runs are made in ``evidence-output/NAME``. Once a minute, what is finished is stored in ``benchmarks/results/NAME``,
+the histories of epochs for the first seed only: a machine that goes away takes the runs under way with it, and no
+others. Run the same command to resume, on another machine too: the folder is made again from what is stored.
+``make results`` renders the pages.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ ROOT = Path(__file__).parents[2]
 STORED = ROOT / "benchmarks" / "results"
 OUTPUT = Path("evidence-output")
 GRID_FILE = "grid.json"  # the runs that chose learning rates
+STORE_EVERY = 60  # seconds
 
 
 def main() -> None:
@@ -66,13 +68,33 @@ def make(study: Study, arguments: argparse.Namespace) -> None:
                 command += ["--data", str(arguments.data)]
             if arguments.seeds is not None:
                 command[command.index("--seeds") + 1] = str(arguments.seeds)
-            subprocess.run(command, check=True)
+            run_and_store(command, study, out)
     finally:
         store(study, out)
 
 
+def run_and_store(command: list[str], study: Study, out: Path) -> None:
+    """Run a command, and store what is finished while it runs."""
+    with subprocess.Popen(command) as process:
+        while True:
+            try:
+                code = process.wait(STORE_EVERY)
+            except subprocess.TimeoutExpired:
+                store(study, out)
+            else:
+                break
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+
+
 def store(study: Study, out: Path) -> None:
-    """Copy what is finished; of the histories, which are long, only those of the first seed."""
+    """Copy what is finished."""
+    store_runs(study, out)
+    store_grid(study, out)
+
+
+def store_runs(study: Study, out: Path) -> None:
+    """Copy the runs of the comparison; of the histories, which are long, only those of the first seed."""
     if not (out / "results.json").exists():
         return
     results = read_results(out)
@@ -84,8 +106,14 @@ def store(study: Study, out: Path) -> None:
     folder = STORED / study.name
     folder.mkdir(parents=True, exist_ok=True)
     write_results(folder, replace(results, settings=settings, runs=tuple(runs)))
+
+
+def store_grid(study: Study, out: Path) -> None:
+    """Copy the runs that chose learning rates."""
     tried = [without_history(run) for run in tried_rates(out)]
     if tried:
+        folder = STORED / study.name
+        folder.mkdir(parents=True, exist_ok=True)
         lines = ",\n".join(json.dumps(to_json(run), allow_nan=False) for run in tried)
         write_atomically(folder / GRID_FILE, lambda path: path.write_text(f"[\n{lines}\n]\n"))
 
@@ -95,8 +123,7 @@ def restore(study: Study, out: Path) -> None:
     if (out / "results.json").exists():
         return
     for name in filter(None, (study.reuses, study.name)):
-        if (STORED / name / "results.json").exists():
-            restore_runs(study, STORED / name, out)
+        restore_runs(study, STORED / name, out)
     results = STORED / study.name / "results.json"
     if results.exists() and grid_of(study) == read_results(results.parent).settings.learning_rates:
         write_atomically(out / "results.json", lambda path: path.write_bytes(results.read_bytes()))
@@ -111,9 +138,10 @@ def restore_runs(study: Study, stored: Path, out: Path) -> None:
     """Make the folders of those stored runs that are this study's, too."""
     arms = {arm.name for arm in parse_arms(",".join(filter(None, (study.arms, study.controls))))}
     lengths = parse_lengths(study.lengths)
+    runs = read_results(stored).runs if (stored / "results.json").exists() else ()
     folders = {
         run_folder(out, run.arm, run.seed, length=run.length): run
-        for run in read_results(stored).runs
+        for run in runs
         if run.arm in arms and run.length in lengths and run.seed < study.seeds
     }
     if study.learning_rates is not None and (stored / GRID_FILE).exists():
