@@ -625,6 +625,23 @@ FLAGSHIP = Study(
     control_lengths="0.6,1",
 )
 
+WITHIN_AIRBENCH = replace(
+    FLAGSHIP,
+    name="within-airbench",
+    title="Choosing within each batch: all of CIFAR-10, a fast network",
+    says="The setting is that of [the frontier](frontier-airbench.md), where the runs on all data and of `auto` were made. Two published ways to "
+    "look at a batch for less than a forward pass, each as published (biased) and unbiased: with a network at a quarter of the widths, which "
+    "learns from every fourth batch (`proxy`, after airbench96_faster), and by the features after the first of three groups of convolutions "
+    "(`blocking`, after Partial Forward Blocking). What looking costs is counted in the passes, by operations. Experimental, stated "
+    "before the first run of these four.",
+    arms="full,auto:gradient=score",
+    controls="proxy:hardest=0.5,proxy:keep=0.1:max_noise=0.2,"
+    "blocking:layer=groups.0:rarest=0.6,blocking:layer=groups.0:keep=0.1:max_noise=0.2",
+    headline="",
+    in_readme=False,
+    reuses=FLAGSHIP.name,
+)
+
 BCCD = Study(
     "frontier-bccd",
     "Saving at equal quality: blood cells (detection)",
@@ -658,6 +675,7 @@ STUDIES = (
     BETWEEN_WRONG_LABELS,
     PROXY_FASHION,
     FLAGSHIP,
+    WITHIN_AIRBENCH,
     COVERTYPE,
     CAMVID,
     BCCD,
