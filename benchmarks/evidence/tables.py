@@ -278,7 +278,10 @@ def saving(point: Point | None) -> str:
 
 
 def seconds_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
-    """Processor time saved next to sample passes saved, for each pruned arm at full length."""
+    """Processor time saved next to sample passes saved, for each pruned arm at full length.
+
+    Only runs that were made on the same machine as those on all data with the same seeds.
+    """
     columns = [
         "task",
         "training",
@@ -294,6 +297,9 @@ def seconds_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
         for row in whole:
             if row is full or is_coreset(row.arm):
                 continue
+            per_pass = time_per_pass(row.arm, results)
+            if len(per_pass) < len(row.seeds):
+                continue
             saved = 1 - row.cpu_seconds / full.cpu_seconds
             cells = [
                 f"[{name}]({page})",
@@ -301,9 +307,7 @@ def seconds_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
                 f"{row.saved_fraction:.1%}",
                 f"{saved:.1%}",
             ]
-            cells.append(
-                f"{saved / row.saved_fraction:.2f} ± {standard_error(time_per_pass(row.arm, results)):.2f}"
-            )
+            cells.append(f"{saved / row.saved_fraction:.2f} ± {standard_error(per_pass):.2f}")
             cells.append(f"{row.overhead_seconds / row.seconds:.2%}")
             lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -312,11 +316,15 @@ def seconds_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
 def time_per_pass(arm: str, results: Results) -> list[float]:
     """Processor time saved divided by passes saved, against all data, of each seed at full length."""
     runs = [record for record in results.runs if record.length == 1]
-    full = {record.seed: record.costs.cpu_seconds for record in runs if record.arm == "full"}
-    return [
-        (1 - record.costs.cpu_seconds / full[record.seed]) / record.saved_fraction
+    full = {
+        (record.seed, record.machine): record.costs.cpu_seconds
         for record in runs
-        if record.arm == arm
+        if record.arm == "full"
+    }
+    return [
+        (1 - record.costs.cpu_seconds / full[record.seed, record.machine]) / record.saved_fraction
+        for record in runs
+        if record.arm == arm and (record.seed, record.machine) in full
     ]
 
 

@@ -230,14 +230,15 @@ def test_seconds_of_different_machines_cannot_be_compared(comparison):
     assert not any("different machines" in line for line in notes(results))
     assert "CPU seconds" in text_of(results_table(results))
     *runs, last = (
-        replace(run, hardware={"processor": "Old", "threads": 1}) for run in results.runs
+        replace(run, hardware={"processor": "Old", "model": "1", "threads": 1})
+        for run in results.runs
     )
-    last = replace(last, hardware={"processor": "New", "threads": 2})
+    last = replace(last, hardware={"processor": "New", "model": "2", "threads": 2})
     unknown = {"compared_seconds": None, "frontier_by_seconds": None}
     results = changed(results, runs=(*runs, last), conclusions=unknown)
     assert (
-        "Runs of the same seed were made on different machines (Old, 1 thread; New, 2 threads), so their "
-        "seconds cannot be compared. Sample passes can."
+        "Runs of the same seed were made on different machines (Old (1), 1 thread; New (2), 2 threads), so "
+        "their seconds cannot be compared. Sample passes can."
     ) in notes(results)
     assert "CPU seconds" not in text_of(results_table(results))
 

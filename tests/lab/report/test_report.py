@@ -359,7 +359,7 @@ def test_seconds_of_different_machines_are_not_drawn(out, page):
     assert any(label.startswith("accuracy against sample passes") for label in labels)
     assert not any(label.startswith("accuracy against processor seconds") for label in labels)
     assert "of the time" not in mixed.text
-    assert "Runs of the same seed were made on different machines (Another, " in mixed.text
+    assert "Runs of the same seed were made on different machines (Another (" in mixed.text
 
 
 def test_a_page_without_a_grid_says_that_rates_were_not_tuned(page):

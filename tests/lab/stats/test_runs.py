@@ -151,9 +151,17 @@ def test_lower_is_better():
 def test_a_machine_is_its_processor_and_threads():
     row = record("mean", 1.0, 0, 90.0, leader="infobatch")
     assert row.leader == "infobatch"
-    assert row.machine == "Fast, 2 threads", "the system is updated now and then"
+    of_a_model = {**row.hardware, "model": "model 2"}
+    assert replace(row, hardware=of_a_model).machine == "Fast (model 2), 2 threads"
     on_a_gpu = {"processor": "Fast", "threads": 1, "gpu": "Faster"}
     assert replace(row, hardware=on_a_gpu).machine == "Faster, 1 thread"
+
+
+def test_where_the_processors_model_is_unknown_the_system_tells_machines_apart():
+    row = record("mean", 1.0, 0, 90.0)
+    assert row.machine == "Fast (Linux 7), 2 threads"
+    elsewhere = replace(row, hardware={**row.hardware, "model": "", "system": "Linux 8"})
+    assert elsewhere.machine == "Fast (Linux 8), 2 threads"
 
 
 def test_summary():

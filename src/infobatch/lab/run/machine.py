@@ -13,6 +13,8 @@ import torch
 
 import infobatch
 
+MODEL = ("cpu family", "model", "CPU part")  # in /proc/cpuinfo, on x86 and on ARM
+
 
 def versions() -> dict[str, str]:
     """The software versions behind a result."""
@@ -26,8 +28,11 @@ def versions() -> dict[str, str]:
 
 def hardware(device: torch.device) -> dict[str, str | int]:
     """The hardware behind a result."""
+    stated = _first_processor()
     parts: dict[str, str | int] = {
-        "processor": _processor(),
+        "processor": stated.get("model name") or platform.processor() or platform.machine(),
+        # Clouds give several processors one name.
+        "model": ", ".join(f"{name} {stated[name]}" for name in MODEL if name in stated),
         "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.release()}",
@@ -37,14 +42,14 @@ def hardware(device: torch.device) -> dict[str, str | int]:
     return parts
 
 
-def _processor() -> str:
-    """The CPU's name, which Python itself does not report on Linux."""
+def _first_processor() -> dict[str, str]:
+    """What Linux says about the first processor; empty elsewhere."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+        return {}
+    fields = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in fields}
 
 
 def cpu_seconds() -> float:

@@ -115,10 +115,18 @@ class Record:
 
     @property
     def machine(self) -> str:
-        """The processor and its threads; not the system, which is updated now and then."""
-        count = self.hardware["threads"]
+        """The GPU, or the processor with its model, and the threads.
+
+        Records of earlier versions lack the model; there the system has to tell apart the processors to which
+        a cloud gives one name.
+        """
+        stated = self.hardware
+        count = stated["threads"]
         threads = f"{count} {'thread' if count == 1 else 'threads'}"
-        return f"{self.hardware.get('gpu', self.hardware['processor'])}, {threads}"
+        if "gpu" in stated:
+            return f"{stated['gpu']}, {threads}"
+        model = stated.get("model") or stated.get("system", "unknown")
+        return f"{stated['processor']} ({model}), {threads}"
 
 
 def seconds_to_compare(records: Sequence[Record]) -> Seconds | None:
