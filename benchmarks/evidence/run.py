@@ -138,17 +138,19 @@ def restore_runs(study: Study, stored: Path, out: Path) -> None:
     """Make the folders of those stored runs that are this study's, too."""
     arms = {arm.name for arm in parse_arms(",".join(filter(None, (study.arms, study.controls))))}
     lengths = parse_lengths(study.lengths)
+    grid = grid_of(study)
     runs = read_results(stored).runs if (stored / "results.json").exists() else ()
     folders = {
         run_folder(out, run.arm, run.seed, length=run.length): run
         for run in runs
         if run.arm in arms and run.length in lengths and run.seed < study.seeds
+        if not grid or run.settings["learning_rate"] in grid
     }
-    if study.learning_rates is not None and (stored / GRID_FILE).exists():
+    if grid and (stored / GRID_FILE).exists():
         for stored_run in json.loads((stored / GRID_FILE).read_text()):
             run = from_json(Record, stored_run)
-            if run.arm in arms:
-                rate = run.settings["learning_rate"]
+            rate = run.settings["learning_rate"]
+            if run.arm in arms and rate in grid:
                 folders[sweep_folder(out, run.arm, rate, run.seed)] = run
     for folder, run in folders.items():
         folder.mkdir(parents=True, exist_ok=True)
