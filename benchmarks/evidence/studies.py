@@ -255,19 +255,6 @@ def follow_up(
     )
 
 
-def annealing_study(study: Study, task: str, setting: str) -> Study:
-    """Every rule with and without whole epochs at the end."""
-    question = follow_up(
-        study,
-        f"annealing-{study.task}",
-        f"The rule, or the whole epochs at the end? {task}",
-        "In the README's table the paper's rules train on all data in the last eighth of the epochs, as in the paper, and the noise "
-        f"budget does not. Here every rule is trained both ways: {setting}.",
-        f"full,infobatch,mean:delta=1.0,quantile,quantile:delta=1.0,noise:tau=0.2,{NOISE}",
-    )
-    return replace(question, seeds=5)
-
-
 def biased_study(study: Study, task: str, setting: str, *, rule: str = NOISE) -> Study:
     """The biased rules of Table 1 on another task, beside the frontier's own rule."""
     return follow_up(
@@ -716,34 +703,6 @@ STUDIES = (
         in_readme=False,
     ),
     MAE,
-    frontier_study(
-        "camvid",
-        "CamVid (segmentation), long training, AdamW",
-        "As [in 12 epochs](frontier-camvid.md), where most samples were still being learned and an end of the grid was chosen for some arms: "
-        "45 × 60 pixels for 100 epochs, five seeds, a wider grid, the choice at full length.",
-        "0.001,0.002,0.004,0.008,0.016",
-        5,
-        "scale=4",
-        "epochs=100",
-        name="long-camvid",
-        noise="auto",
-        rate_seeds=2,
-        rate_length=1,
-    ),
-    frontier_study(
-        "diffusion",
-        "Fashion-MNIST (diffusion), long training, AdamW",
-        "As [in 10 epochs](frontier-diffusion.md), where the highest learning rate was chosen for every arm, close to the edge of stability: 500 "
-        "images for 100 epochs, five seeds, a wider grid, the choice at full length.",
-        "0.001,0.002,0.004,0.008,0.016",
-        5,
-        "images=500",
-        "epochs=100",
-        name="long-diffusion",
-        noise="auto:gradient=root",
-        rate_seeds=2,
-        rate_length=1,
-    ),
     few_epochs_study(
         "alpaca",
         "Alpaca",
@@ -787,8 +746,6 @@ STUDIES = (
     probe_study(MAE, "masked autoencoder", "vit.layers.1", f"{NOISE}:gradient=root"),
     biased_study(COVERTYPE, "Covertype", ROWS),
     BIASED_CIFAR10,
-    annealing_study(DEMO, "Fashion-MNIST", f"{SMALL_CNN}, SGD"),
-    annealing_study(COVERTYPE, "Covertype", ROWS),
     subsets_study(
         "fashion",
         "a small CNN",
