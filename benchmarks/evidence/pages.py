@@ -39,8 +39,9 @@ PAGES = ROOT / "docs" / "results"
 PICTURES = ROOT / "docs" / "images"
 EXPLAINED = (
     "*Saved at equal quality* is what an arm saves against training on all data for fewer epochs, from its lengths from 0.6 to 1 "
-    "together; *saved at all data's quality* is what it saves where its own curve reaches the quality of all data at full length, which "
-    "may take more epochs. In brackets: 95% intervals over seeds ([how they are made](../lab.md#why-lengths))."
+    "together. *Against all data at full length* has sample passes and quality (above zero is better) at one length that the arm was "
+    "trained for: the shortest whose mean is at least as good as that of all data or, if none is, the longest. In brackets: 95% intervals "
+    "over seeds ([how they are made](../lab.md#why-lengths))."
 )
 BEGIN, END = "<!-- written by `make results` -->\n", "<!-- end -->\n"
 
@@ -192,7 +193,7 @@ def index_block(stored: list[Study]) -> str:
     lines = [
         *rules_table(frontiers("")),
         "",
-        "The same for every arm, with what it takes to reach the quality of all data:",
+        "The same for every arm, with what it takes to be as good as all data:",
         "",
         *savings_table(curves("")),
         "",

@@ -28,6 +28,7 @@ REGIMES = {
     "much to learn everywhere until its end": ("wide-cifar10",),
     "only a few epochs": ("few-epochs-alpaca",),
 }
+FULL_COLUMN = "against all data at full length"
 NAMES = {
     "infobatch": "`infobatch` (the paper's mean rule)",
     "quantile": "`quantile` (the paper's two-band rule)",
@@ -125,21 +126,14 @@ class ArmSavings:
     """What an arm of a comparison saves: the two numbers by which it is judged.
 
     Args:
-        left_out: the share of the sample passes that it leaves out at full length, whatever the quality: for our rule, how
-            much of the data is learned before the end.
         pooled: at equal quality, from its lengths from 0.6 to 1 together; None if it diverged.
-        reach: at the cost at which it reaches the quality of all data at full length.
-        cost: that cost, in sample passes; a bound where ``reach`` is one.
+        against_full: the passes that it saves and how it differs from all data at full length, in words.
     """
 
     arm: str
     seeds: int
-    lengths: tuple[float, ...]
-    left_out: float | None
     pooled: Saving | None
-    reach: Saving | None
-    cost: float | None
-    nearest: str  # where it does not get there: how near, or in how many epochs
+    against_full: str
 
     @property
     def has_interval(self) -> bool:
@@ -151,49 +145,35 @@ class ArmSavings:
         """The first number in words."""
         return "–" if self.pooled is None else self.pooled.text
 
-    @property
-    def reach_text(self) -> str:
-        """The second number in words."""
-        if self.reach is None:
-            return "–"
-        if self.reach.bound != "at most":
-            return self.reach.text
-        return self.nearest
-
 
 def arm_savings(results: Results) -> list[ArmSavings]:
     """The savings of every arm of a comparison with several lengths, in their order."""
     frontier = results.conclusions.frontier
     if frontier is None:
         return []
-    reaches = {reach.arm: reach for reach in frontier.reaches}
-    rows = []
-    for row in frontier.pooled:
-        reach, whole = reaches[row.arm], results.point(row.arm, 1.0)
-        rows.append(
-            ArmSavings(
-                row.arm,
-                len(row.seeds),
-                row.lengths,
-                None if whole is None else whole.saved,
-                row.saving,
-                reach.saving,
-                reach.cost,
-                nearest_to_all_data(row.arm, results),
-            )
-        )
-    return rows
+    return [
+        ArmSavings(row.arm, len(row.seeds), row.saving, against_full(row.arm, results))
+        for row in frontier.pooled
+    ]
 
 
-def nearest_to_all_data(arm: str, results: Results) -> str:
-    """What an arm saves at its longest training, and how it differs, if that is lossless; else its epochs."""
-    verdicts = [row for row in results.conclusions.verdicts if row.arm == arm]
-    longest = max(verdicts, key=lambda row: row.length)
-    point = results.point(arm, longest.length)
-    if longest.word != "lossless" or point is None or point.to_full is None or point.saved is None:
-        return f"not in {longest.length * results.settings.epochs:.3g} epochs"
-    unit, digits = results.settings.unit, decimals(results.settings.margin)
-    return f"{percent(point.saved)} at {signed(point.to_full.mean, digits)} {unit}".rstrip()
+def against_full(arm: str, results: Results) -> str:
+    """Passes and quality of an arm against all data at full length, at one of the arm's lengths.
+
+    It is the shortest whose mean is at least as good as that of all data or, if none is, the longest.
+    """
+    frontier = results.conclusions.frontier
+    points = [] if frontier is None else [row for row in frontier.points if row.arm == arm]
+    points = sorted((row for row in points if row.seeds), key=lambda row: row.length)
+    if not points:
+        return "–"
+    as_good = [row for row in points if row.to_full is not None and row.to_full.mean >= 0]
+    point = (as_good or points[-1:])[0]
+    if point.to_full is None or point.saved is None:
+        return "diverged"
+    settings = results.settings
+    words = point.to_full.in_words(decimals(settings.margin), unit=settings.unit)
+    return f"{percent(abs(point.saved))} {'more' if point.saved < 0 else 'fewer'} passes, {words}"
 
 
 def regimes_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
@@ -207,12 +187,12 @@ def regimes_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
         if ours is not None and ours.has_interval:
             settings = results.settings
             task = f"[{name}]({page}), {settings.epochs} epochs, {ours.seeds} seeds"
-            measured.append((page, task, ours.pooled_text, ours.reach_text))
+            measured.append((page, task, ours.pooled_text, ours.against_full))
     columns = [
         "if your training has",
         "measured on",
         "saved at equal quality",
-        "saved at all data's quality",
+        FULL_COLUMN,
     ]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for regime, studies in REGIMES.items():
@@ -247,20 +227,26 @@ def rules_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
 
 
 def savings_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
-    """Every arm of every comparison with lengths: what it saves, and what all data's quality takes."""
+    """Every arm of every comparison with lengths: what it saves, and what it takes to be as good as all data."""
     columns = [
         "comparison",
         "arm",
         "seeds",
         "saved at equal quality",
-        "saved at all data's quality",
+        FULL_COLUMN,
     ]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name, page, results in rows:
         for row in arm_savings(results):
             if row.has_interval:
                 arm = f"`{typed(row.arm)}`"
-                cells = [f"[{name}]({page})", arm, str(row.seeds), row.pooled_text, row.reach_text]
+                cells = [
+                    f"[{name}]({page})",
+                    arm,
+                    str(row.seeds),
+                    row.pooled_text,
+                    row.against_full,
+                ]
                 lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -333,12 +319,12 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def arms_table(results: Results) -> list[str]:
-    """What each arm saves, from its lengths together, and where it reaches all data's quality."""
-    columns = ["arm", "seeds", "saved at equal quality", "saved at all data's quality"]
+    """What each arm saves, from its lengths together, and what it takes to be as good as all data."""
+    columns = ["arm", "seeds", "saved at equal quality", FULL_COLUMN]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     names = {row.arm: name_of(row, results) for row in results.summaries if row.length == 1}
     for row in arm_savings(results):
-        cells = (names[row.arm], str(row.seeds), row.pooled_text, row.reach_text)
+        cells = (names[row.arm], str(row.seeds), row.pooled_text, row.against_full)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
