@@ -234,6 +234,33 @@ def test_screens_are_placed_on_the_curve_of_all_data(monkeypatch, tmp_path):
     assert "| 0%" in rows[1]
 
 
+@pytest.mark.parametrize(
+    ("study", "cell"),
+    [
+        ("fresh-fashion", "−5% (4% or less), at the cost of `auto`"),
+        ("frontier-covertype", "−9% (−14% to −5%), at the cost of `infobatch`"),
+        ("wide-cifar10", "–"),
+    ],
+)
+def test_random_pruning_is_shown_at_the_cost_of_a_rule(tables, stored, study, cell):
+    """Not the arm with an amount of its own that happens to come first."""
+    assert tables.saving_cell("random", stored.shown_results(study)) == cell
+
+
+def test_what_random_pruning_saves_is_quoted_from_the_stored_runs(tables, stored):
+    page = " ".join((ROOT / "docs/when-it-does-not-help.md").read_text().split())
+    sentences = {
+        ("demo", "random"): "{} on [Fashion-MNIST](results/demo.md)",
+        ("fresh-fashion", "random:delta=1.0"): "{} on [other images](results/fresh-fashion.md)",
+        ("frontier-covertype", "random"): "{} on [Covertype](results/frontier-covertype.md)",
+        ("fresh-fashion", "random:delta=1.0:shrink=batch"): "{} on the other images.",
+        ("few-epochs-alpaca", "random"): "it saved {}, the mean rule",
+    }
+    for (study, arm), sentence in sentences.items():
+        rows = {row.arm: row for row in tables.arm_savings(stored.shown_results(study))}
+        assert sentence.format(rows[arm].pooled_text) in page
+
+
 @pytest.fixture
 def draws(monkeypatch):
     monkeypatch.syspath_prepend(EVIDENCE.parent)

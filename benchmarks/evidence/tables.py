@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from infobatch.forecast import percent
 from infobatch.lab.compare.answer import headline
 from infobatch.lab.compare.results import Results
+from infobatch.lab.run.arms import Arm
 from infobatch.lab.stats.curve import Saving
 from infobatch.lab.stats.frontier import Point
 from infobatch.lab.stats.intervals import decimals, signed
-from infobatch.lab.stats.runs import Summary, mean_and_deviation
+from infobatch.lab.stats.runs import AUTO, RANDOM, Summary, mean_and_deviation
 
 # The rules of the README's table: their titles, and the rules of the arms that have them.
 RULES = {
-    "random": ("random pruning", ("random",)),
+    RANDOM: ("random pruning", (RANDOM,)),
     "infobatch": ("the paper's mean rule", ("infobatch", "mean")),
     "quantile": ("the paper's two bands", ("quantile",)),
-    "auto": ("`auto`, our noise budget", ("auto",)),
+    AUTO: ("`auto`, our noise budget", (AUTO,)),
 }
 # When pruning helps, by what the network has left to learn, and the studies of each.
 REGIMES = {
@@ -183,7 +184,7 @@ def regimes_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
     """
     measured = []
     for name, page, results in rows:
-        ours = savings_of("auto", results)
+        ours = savings_of(AUTO, results)
         if ours is not None and ours.has_interval:
             settings = results.settings
             task = f"[{name}]({page}), {settings.epochs} epochs, {ours.seeds} seeds"
@@ -214,14 +215,13 @@ def rules_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name, page, results in rows:
         settings = results.settings
-        ours = savings_of("auto", results)
+        ours = savings_of(AUTO, results)
         if ours is None or not ours.has_interval:
             continue
         full = next(row for row in results.summaries if row.arm == "full" and row.length == 1)
         metric = f"{settings.metric} {mean_and_deviation(full.metric, decimals(settings.margin))}"
         cells = [f"[{name}]({page})", str(settings.epochs), metric, str(ours.seeds)]
-        savings = [savings_of(rule, results) for rule in RULES]
-        cells += ["–" if row is None else row.pooled_text for row in savings]
+        cells += [saving_cell(rule, results) for rule in RULES]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -251,11 +251,26 @@ def savings_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
     return lines
 
 
+def saving_cell(rule: str, results: Results) -> str:
+    """What the arm that has one of the README's rules saves; of random pruning, also whose cost it has."""
+    row = savings_of(rule, results)
+    if row is None:
+        return "–"
+    cost = f", at the cost of `{results.settings.leader}`" if rule == RANDOM else ""
+    return row.pooled_text + cost
+
+
 def savings_of(rule: str, results: Results) -> ArmSavings | None:
-    """The savings of the first arm that has one of the README's rules; None without one."""
+    """The savings of the first arm that has one of the README's rules; None without one.
+
+    For random pruning it is the one with another arm's cost, and as the rules are: in full batches.
+    """
     _, names = RULES[rule]
-    rows = arm_savings(results)
-    return next((row for row in rows if row.arm.partition(":")[0] in names and row.seeds), None)
+    rows = [row for row in arm_savings(results) if row.arm.partition(":")[0] in names and row.seeds]
+    if rule == RANDOM:
+        arms = {row.arm: Arm(row.arm) for row in rows}
+        rows = [row for row in rows if arms[row.arm].follows and arms[row.arm].shrink == "epoch"]
+    return rows[0] if rows else None
 
 
 def saving(point: Point | None) -> str:
