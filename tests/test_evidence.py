@@ -193,15 +193,30 @@ def test_rows_without_an_interval_do_not_stand_beside_rows_with_one(tables, stor
 
 
 def test_runs_that_studies_share_are_found(stored):
-    """The same arm, length, seed and settings with the same metric, in whichever study it was made."""
+    """The same arm, length, seed and settings, in whichever study and on whichever machine it was made."""
     shared = stored.shared_runs("demo", ["demo", "biased-fashion", "table4-cifar10"])
     biased = stored.stored_results("biased-fashion").runs
     arms = ("full", "noise:tau=0.2:delta=1.0")
-    assert shared == {"biased-fashion": sum(run.arm in arms for run in biased)}
+    assert list(shared) == ["biased-fashion"]
+    assert [run for _, run in shared["biased-fashion"]] == [
+        run for run in biased if run.arm in arms
+    ]
+    assert stored.largest_difference(shared["biased-fashion"]) == (0, 0.0)
     first, second = biased[:2]
-    assert stored.identity(first) == stored.identity(replace(first, finished_at="later"))
+    again = replace(first, finished_at="later", metric=first.metric - 0.25)
+    assert stored.identity(first) == stored.identity(again)
     assert stored.identity(first) != stored.identity(second)
-    assert stored.identity(first) != stored.identity(replace(first, metric=0.0))
+    diverged = replace(first, metric=None)
+    pairs = [(first, first), (first, again), (first, diverged)]
+    assert stored.largest_difference(pairs) == (1, 0.25)
+
+
+def test_a_page_says_by_how_much_repeated_runs_differ():
+    page = (STORED.parents[1] / "docs/results/between-fashion.md").read_text()
+    assert (
+        "these runs include 60 of [Images that no search has seen: ten disjoint sets of Fashion-MNIST](fresh-fashion.md). "
+        "Of these, 6 that were made again on another machine differ, by up to 1.13 points."
+    ) in page
 
 
 def test_screens_are_placed_on_the_curve_of_all_data(monkeypatch, tmp_path):

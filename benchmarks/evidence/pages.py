@@ -10,13 +10,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from figure import FIRST_PICTURE, draw, draw_saving, is_current
 from forecasts import forecast_block
 from screens import screen_tables
-from stored import ROOT, STORED, is_stored, shared_runs, shown_results, stored_results
+from stored import (
+    ROOT,
+    STORED,
+    is_stored,
+    largest_difference,
+    shared_runs,
+    shown_results,
+    stored_results,
+)
 from studies import DEMO, STUDIES, Study
 from tables import (
     arms_table,
@@ -33,7 +42,8 @@ from tables import (
 )
 
 from infobatch.lab.compare.results import Results
-from infobatch.lab.stats.runs import label_of
+from infobatch.lab.stats.intervals import decimals
+from infobatch.lab.stats.runs import Record, label_of
 
 PAGES = ROOT / "docs" / "results"
 PICTURES = ROOT / "docs" / "images"
@@ -183,9 +193,21 @@ def in_common(study: Study) -> str:
     if not shared:
         return ""
     pages = ", ".join(
-        f"{count} of [{stored[name].title}]({name}.md)" for name, count in shared.items()
+        f"{len(pairs)} of [{stored[name].title}]({name}.md)" for name, pairs in shared.items()
     )
-    return f" Not independent of other pages: these runs include {pages}."
+    return f" Not independent of other pages: these runs include {pages}." + repeated(study, shared)
+
+
+def repeated(study: Study, shared: Mapping[str, list[tuple[Record, Record]]]) -> str:
+    """By how much shared runs differ that were made again; empty if none does."""
+    count, largest = largest_difference(chain.from_iterable(shared.values()))
+    if not count:
+        return ""
+    settings = stored_results(study.name).settings
+    difference = f"{largest:.{decimals(settings.margin)}f} {settings.unit}".rstrip()
+    return (
+        f" Of these, {count} that were made again on another machine differ, by up to {difference}."
+    )
 
 
 def index_block(stored: list[Study]) -> str:
