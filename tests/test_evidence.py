@@ -15,6 +15,7 @@ import torch
 import infobatch
 from document_examples import ROOT
 from infobatch.lab.compare.results import read_results
+from infobatch.lab.stats.curve import Saving
 from infobatch.lab.stats.decision import conclude
 from infobatch.lab.stats.frontier import frontier
 from infobatch.lab.stats.pairing import Measurement, PairedRuns
@@ -190,6 +191,47 @@ def test_rows_without_an_interval_do_not_stand_beside_rows_with_one(tables, stor
         "| **most samples learned before its end** | [frontier-covertype](docs/frontier-covertype.md), "
         "40 epochs, 5 seeds | 29% (25–33%) | 31% fewer passes, +0.10 points (−0.01 to +0.22) |"
     ]
+
+
+def arms_shown(tables, stored, *names):
+    """The arms in the index's table of savings, with what they save."""
+    rows = [(name, f"{name}.md", stored.shown_results(name)) for name in names]
+    return [tuple(line.split(" | ")[1:4]) for line in tables.savings_table(rows)[2:]]
+
+
+def test_an_arm_is_shown_under_the_first_study_that_has_its_runs(tables, stored):
+    auto, measured_gradients = (
+        ("`auto`", "5", "2% (−1% to 6%)"),
+        ("`auto:probe=3`", "5", "3% (−2% to 6%)"),
+    )
+    assert arms_shown(tables, stored, "wide-cifar10", "probe-cifar10") == [auto, measured_gradients]
+    assert arms_shown(tables, stored, "probe-cifar10", "wide-cifar10") == [auto, measured_gradients]
+    fewer = arms_shown(tables, stored, "between-fashion", "fresh-fashion")
+    assert [seeds for arm, seeds, _ in fewer if arm == "`auto`"] == ["5", "10"], "not all are there"
+
+
+def test_an_interval_may_be_open_on_a_side(tables, stored):
+    best = ("`epsilon_greedy:save=0.4:delta=1.0`", "5", "34% (24% or more)")
+    assert best in arms_shown(tables, stored, "between-fashion")
+    assert arms_shown(tables, stored, "frontier-camvid") == [], "three seeds that differ too much"
+    saving = Saving(-0.22, None, None, 0.28, 0.95)
+    assert not tables.ArmSavings("auto", 2, saving, "").has_interval, (
+        "two pairs can agree by chance"
+    )
+
+
+def test_the_index_has_no_savings_of_superseded_and_short_studies(monkeypatch):
+    monkeypatch.syspath_prepend(EVIDENCE)
+    pages = importlib.import_module("pages")
+    shown = {page for _, page, _ in pages.judged_curves("")}
+    left_out = {page for _, page, _ in pages.curves("")} - shown
+    names = (
+        "frontier-cifar10 frontier-camvid frontier-diffusion frontier-mae probe-camvid probe-mae"
+    )
+    assert left_out == {f"{name}.md" for name in names.split()}
+    for page in left_out:
+        text = (ROOT / "docs/results" / page).read_text()
+        assert "(wide-cifar10.md)" in text or "#very-short-training)" in text, page
 
 
 def test_runs_that_studies_share_are_found(stored):

@@ -108,6 +108,12 @@ def curves(folder: str) -> Iterator[tuple[str, str, Results]]:
             yield name, f"{folder}{study.name}.md", shown_results(study.name)
 
 
+def judged_curves(folder: str) -> Iterator[tuple[str, str, Results]]:
+    """Those of them whose savings mean something."""
+    pages = {f"{folder}{study.name}.md" for study in STUDIES if not study.caveat}
+    return (row for row in curves(folder) if row[1] in pages)
+
+
 def timed_curves() -> Iterator[tuple[str, str, Results]]:
     """Those without runs of another study, which were made at another time, perhaps on another machine."""
     follow_ups = {f"{study.name}.md" for study in STUDIES if study.reuses}
@@ -155,7 +161,8 @@ def study_page(study: Study) -> str:
     results = shown_results(study.name)
     has_subsets = any(map(is_coreset, results.settings.arms))
     subsets = [*coreset_table(results, study.paper), ""] if has_subsets else []
-    lines = [f"# {study.title}", "", label_of(study.says), ""]
+    lines = [f"# {study.title}", "", *([study.caveat, ""] if study.caveat else [])]
+    lines += [label_of(study.says), ""]
     if study.has_curve:
         lines += [f"![quality against cost](../images/{study.name}.png)", ""]
     lines += [
@@ -217,15 +224,15 @@ def index_block(stored: list[Study]) -> str:
         "",
         "The same for every arm, with what it takes to be as good as all data:",
         "",
-        *savings_table(curves("")),
+        *savings_table(judged_curves("")),
         "",
-        EXPLAINED,
+        EXPLAINED + " Runs that several studies share stand under the first of them only.",
         "",
         "| what | it says |",
         "|---|---|",
     ]
     for study in stored:
-        words = finding(shown_results(study.name))
+        words = f"{study.caveat} {finding(shown_results(study.name))}".lstrip()
         lines.append(f"| [{study.title}]({study.name}.md) | {words} |")
     return "\n".join(lines) + "\n"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from stored import identity
 
 from infobatch.forecast import percent
 from infobatch.lab.compare.answer import headline
@@ -13,7 +15,7 @@ from infobatch.lab.compare.results import Results
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.stats.curve import Saving
 from infobatch.lab.stats.frontier import Point
-from infobatch.lab.stats.intervals import decimals, signed
+from infobatch.lab.stats.intervals import FEWEST_SEEDS, decimals, signed
 from infobatch.lab.stats.runs import AUTO, RANDOM, Summary, mean_and_deviation
 
 # The rules of the README's table: their titles, and the rules of the arms that have them.
@@ -138,8 +140,8 @@ class ArmSavings:
 
     @property
     def has_interval(self) -> bool:
-        """Whether the seeds suffice for an interval of the first number, closed on both sides."""
-        return self.pooled is not None and None not in (self.pooled.low, self.pooled.high)
+        """Whether the seeds suffice for an interval of the first number, perhaps open on a side."""
+        return self.seeds >= FEWEST_SEEDS and self.pooled is not None and bool(self.pooled.interval)
 
     @property
     def pooled_text(self) -> str:
@@ -227,26 +229,20 @@ def rules_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
 
 
 def savings_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
-    """Every arm of every comparison with lengths: what it saves, and what it takes to be as good as all data."""
-    columns = [
-        "comparison",
-        "arm",
-        "seeds",
-        "saved at equal quality",
-        FULL_COLUMN,
-    ]
+    """Every arm of every comparison with lengths: what it saves, and what it takes to be as good as all data.
+
+    An arm whose runs are all in an earlier row is not shown again.
+    """
+    columns = ["comparison", "arm", "seeds", "saved at equal quality", FULL_COLUMN]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    shown: set[Hashable] = set()
     for name, page, results in rows:
         for row in arm_savings(results):
-            if row.has_interval:
-                arm = f"`{typed(row.arm)}`"
-                cells = [
-                    f"[{name}]({page})",
-                    arm,
-                    str(row.seeds),
-                    row.pooled_text,
-                    row.against_full,
-                ]
+            runs = {identity(run) for run in results.runs if run.arm == row.arm}
+            if row.has_interval and not runs <= shown:
+                shown |= runs
+                cells = [f"[{name}]({page})", f"`{typed(row.arm)}`", str(row.seeds)]
+                cells += [row.pooled_text, row.against_full]
                 lines.append(f"| {' | '.join(cells)} |")
     return lines
 
