@@ -171,7 +171,8 @@ def measured(arm, qualities, *, cost=1.0):
 def test_what_it_takes_to_be_as_good_as_all_data(tables, qualities, words):
     """Also where a lower metric is better: then its sign is turned."""
     full = measured("full", {0.4: [80, 81], 0.6: [85, 86], 1.0: [90, 90]})
-    runs = full + measured("arm", qualities, cost=0.7)
+    seeds = range(max(map(len, qualities.values())))
+    runs = [run for run in full if run.seed in seeds] + measured("arm", qualities, cost=0.7)
     demo = read_results(STORED / "demo")
     for sign in (1, -1):
         signed = [replace(run, quality=sign * run.quality) for run in runs]
@@ -208,6 +209,35 @@ def test_an_arm_is_shown_under_the_first_study_that_has_its_runs(tables, stored)
     assert arms_shown(tables, stored, "probe-cifar10", "wide-cifar10") == [auto, measured_gradients]
     fewer = arms_shown(tables, stored, "between-fashion", "fresh-fashion")
     assert [seeds for arm, seeds, _ in fewer if arm == "`auto`"] == ["5", "10"], "not all are there"
+
+
+def test_arms_with_fewer_seeds_than_all_data_are_not_shown_beside_the_others(
+    tables, stored, monkeypatch
+):
+    """They are named as not trained yet. Neither do lengths count that only some seeds have been trained for."""
+    monkeypatch.syspath_prepend(EVIDENCE)
+    pages = importlib.import_module("pages")
+    demo = stored.shown_results("demo")
+    runs = [
+        run
+        for run in demo.runs
+        if run.arm != "quantile" or run.seed == 0
+        if (run.arm, run.length) != ("auto", 1.4) or run.seed < 3
+    ]
+    conclusions = conclude(runs, stored.question_of(demo))
+    results = replace(demo, runs=tuple(runs), conclusions=conclusions)
+    assert tables.unfinished(results) == {"quantile": 1}
+    rows = {row.arm: row.against_full for row in tables.arm_savings(results)}
+    assert list(rows) == ["infobatch", "auto", "random"]
+    assert rows["auto"] == "42% fewer passes, −0.38 points (−0.60 to −0.16)", "not 1.4 × the epochs"
+    lines = [*tables.arms_table(results), *tables.table(results, every_length=True)]
+    assert not any("quantile" in line for line in lines)
+    assert tables.how_it_was_made(results).startswith("3 to 10 seeds")
+    sentence = pages.not_yet(pages.DEMO, results)
+    assert sentence == (
+        " Stated, but not trained yet (length): `full` at 1.4; `quantile` (1 of 10 seeds, not shown)."
+    )
+    assert not tables.unfinished(demo)
 
 
 def test_an_interval_may_be_open_on_a_side(tables, stored):

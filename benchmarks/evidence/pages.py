@@ -39,6 +39,7 @@ from tables import (
     seconds_table,
     table,
     typed,
+    unfinished,
 )
 
 from infobatch.lab.compare.results import Results
@@ -181,16 +182,16 @@ def study_page(study: Study) -> str:
 
 
 def not_yet(study: Study, results: Results) -> str:
-    """Which arms and lengths of a study have no runs yet; empty if all have."""
+    """Which arms and lengths of a study have no runs yet, or too few seeds to be shown; empty if none."""
     made = {(row.arm, row.length) for row in results.summaries}
+    few = unfinished(results)
     missing: dict[str, list[str]] = {}
     for arm, length in study.cells:
-        if not made & {(arm, length), (label_of(arm), length)}:
+        if not made & {(arm, length), (label_of(arm), length)} and label_of(arm) not in few:
             missing.setdefault(label_of(arm), []).append(f"{length:g}")
-    if not missing:
-        return ""
-    arms = "; ".join(f"`{typed(arm)}` at {', '.join(lengths)}" for arm, lengths in missing.items())
-    return f" Stated, but not trained yet (length): {arms}."
+    parts = [f"`{typed(arm)}` at {', '.join(lengths)}" for arm, lengths in missing.items()]
+    parts += [f"`{typed(arm)}` ({few[arm]} of {study.seeds} seeds, not shown)" for arm in few]
+    return f" Stated, but not trained yet (length): {'; '.join(parts)}." if parts else ""
 
 
 def in_common(study: Study) -> str:

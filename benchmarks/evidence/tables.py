@@ -11,10 +11,10 @@ from stored import identity
 
 from infobatch.forecast import percent
 from infobatch.lab.compare.answer import headline
-from infobatch.lab.compare.results import Results
+from infobatch.lab.compare.results import Results, Settings
 from infobatch.lab.run.arms import Arm
 from infobatch.lab.stats.curve import Saving
-from infobatch.lab.stats.frontier import Point
+from infobatch.lab.stats.frontier import Frontier, Point
 from infobatch.lab.stats.intervals import FEWEST_SEEDS, decimals, signed
 from infobatch.lab.stats.runs import AUTO, RANDOM, Summary, mean_and_deviation
 
@@ -109,6 +109,8 @@ def table(
     for row in results.summaries:
         if is_coreset(row.arm) or (row.arm != "full" and row.length < 1 and not every_length):
             continue
+        if row.arm in unfinished(results):
+            continue
         point = results.point(row.arm, row.length)
         cells = [
             name_of(row, results),
@@ -150,31 +152,43 @@ class ArmSavings:
 
 
 def arm_savings(results: Results) -> list[ArmSavings]:
-    """The savings of every arm of a comparison with several lengths, in their order."""
+    """The savings of every arm of a comparison with several lengths, in their order; not of unfinished ones."""
     frontier = results.conclusions.frontier
     if frontier is None:
         return []
     return [
-        ArmSavings(row.arm, len(row.seeds), row.saving, against_full(row.arm, results))
+        ArmSavings(
+            row.arm, len(row.seeds), row.saving, against_full(row.arm, frontier, results.settings)
+        )
         for row in frontier.pooled
+        if row.arm not in unfinished(results)
     ]
 
 
-def against_full(arm: str, results: Results) -> str:
-    """Passes and quality of an arm against all data at full length, at one of the arm's lengths.
+def unfinished(results: Results) -> dict[str, int]:
+    """The arms of a comparison with several lengths that have fewer seeds than all data, with their numbers of seeds.
 
-    It is the shortest whose mean is at least as good as that of all data or, if none is, the longest.
+    A saving on one seed does not stand beside one on five.
     """
     frontier = results.conclusions.frontier
-    points = [] if frontier is None else [row for row in frontier.points if row.arm == arm]
-    points = sorted((row for row in points if row.seeds), key=lambda row: row.length)
-    if not points:
-        return "–"
+    if frontier is None or len(results.settings.lengths) == 1:
+        return {}
+    counts = {row.arm: len(row.seeds) for row in frontier.pooled}
+    return {arm: count for arm, count in counts.items() if count < len(frontier.seeds)}
+
+
+def against_full(arm: str, frontier: Frontier, settings: Settings) -> str:
+    """Passes and quality of an arm against all data at full length, at one of the arm's lengths.
+
+    It is the shortest whose mean is at least as good as that of all data or, if none is, the longest. Lengths that not all
+    seeds have been trained for do not count.
+    """
+    points = [row for row in frontier.points if (row.arm, row.seeds) == (arm, frontier.seeds)]
+    points = sorted(points, key=lambda row: row.length)
     as_good = [row for row in points if row.to_full is not None and row.to_full.mean >= 0]
     point = (as_good or points[-1:])[0]
     if point.to_full is None or point.saved is None:
         return "diverged"
-    settings = results.settings
     words = point.to_full.in_words(decimals(settings.margin), unit=settings.unit)
     return f"{percent(abs(point.saved))} {'more' if point.saved < 0 else 'fewer'} passes, {words}"
 
@@ -377,7 +391,7 @@ def typed(arm: str) -> str:
 def how_it_was_made(results: Results) -> str:
     """Seeds, grid and margin in one line."""
     settings = results.settings
-    counts = [len(row.seeds) for row in results.summaries]
+    counts = [len(row.seeds) for row in results.summaries if row.arm not in unfinished(results)]
     fewest, most = min(counts), max(counts)
     seeds = "one seed"
     if most > 1:
