@@ -14,6 +14,7 @@ import torch
 
 import infobatch
 from document_examples import ROOT
+from infobatch.lab.cli import DEMO_LENGTHS, DEMO_SEEDS
 from infobatch.lab.compare.results import read_results
 from infobatch.lab.stats.curve import Saving
 from infobatch.lab.stats.decision import conclude
@@ -281,6 +282,27 @@ def test_runs_that_studies_share_are_found(stored):
     diverged = replace(first, metric=None)
     pairs = [(first, first), (first, again), (first, diverged)]
     assert stored.largest_difference(pairs) == (1, 0.25)
+
+
+def test_how_learning_rates_were_chosen(tables, stored):
+    one_rate = tables.how_it_was_made(stored.shown_results("sizes-cifar10"))
+    assert one_rate.endswith("a margin of 0.5 points; learning rate 0.2 for every arm.")
+    narrow = tables.how_it_was_made(stored.shown_results("frontier-cifar10"))
+    assert narrow.endswith(
+        "each arm's learning rate from 0.1, 0.2, 0.4 by validation splits; an end of that grid was best for `full` 0.1, "
+        "`infobatch` 0.1, `quantile` 0.4, `random` 0.1."
+    )
+    for page in ("wide-cifar10", "probe-cifar10"):
+        text = (ROOT / f"docs/results/{page}.md").read_text()
+        assert "four of five arms had a learning rate at an end of the grid" in text
+
+
+def test_the_page_of_the_demo_says_what_the_command_makes():
+    page = " ".join((ROOT / "docs/results/demo.md").read_text().split())
+    lengths = DEMO_LENGTHS.replace(",", ", ").replace(", 1", " and 1")
+    assert f"`auto` only, at the lengths {lengths} and with four seeds." in page
+    assert DEMO_SEEDS == 4
+    assert "Stated, but not trained yet (length): `full` at 1.4. The decision:" in page
 
 
 def test_a_page_says_by_how_much_repeated_runs_differ():

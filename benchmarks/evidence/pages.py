@@ -135,7 +135,7 @@ def demo_block() -> str:
     made = how_it_was_made(results)
     lines = [
         f"Four rules at four lengths with {count} seeds, and the pruned arms also for {max(results.settings.lengths):g} × the epochs, added when the others had been seen: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
-        f"test images; {made[0].lower()}{made[1:]} The decision:",
+        f"test images; {made[0].lower()}{made[1:]}{not_yet(DEMO, results)} The decision:",
         "",
         f"> {finding(results)}",
         "",

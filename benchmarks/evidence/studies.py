@@ -483,7 +483,7 @@ WIDE_CIFAR10 = replace(
     CIFAR10,
     name="wide-cifar10",
     title="Saving at equal quality: CIFAR-10, small ResNet, SGD",
-    says=f"{SMALL_RESNET}, as in [an earlier comparison](frontier-cifar10.md), in which three of five arms had a learning rate at an end of "
+    says=f"{SMALL_RESNET}, as in [an earlier comparison](frontier-cifar10.md), in which four of five arms had a learning rate at an end of "
     "the grid, chosen at 0.4 × the epochs: here the grid is wider, and the choice is made at full length. The rate 1.6 was added after the "
     "test runs of these arms, because 0.8, then an end of the grid, had been chosen for all data.",
     arms="full,auto",

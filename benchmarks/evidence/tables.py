@@ -403,16 +403,18 @@ def how_it_was_made(results: Results) -> str:
     if unit := settings.unit:
         margin += f" {unit.removesuffix('s') if margin == '1' else unit}"
     parts = [f"{seeds}, a margin of {margin}"]
-    if settings.chosen_rates:
-        rates = ", ".join(f"{rate:g}" for rate in settings.learning_rates)
+    rates = settings.learning_rates
+    if len(rates) == 1:
+        parts.append(f"learning rate {rates[0]:g} for every arm")
+    elif settings.chosen_rates:
         has_choice = len(settings.lengths) > 1
         at = " at full length" if has_choice and settings.rate_length == 1 else ""
-        parts.append(f"each arm's learning rate from {rates} by validation splits{at}")
-        edges = {min(settings.learning_rates), max(settings.learning_rates)}
+        grid = ", ".join(f"{rate:g}" for rate in rates)
+        parts.append(f"each arm's learning rate from {grid} by validation splits{at}")
         at_edge = [
             f"`{typed(arm)}` {rate:g}"
             for arm, rate in settings.chosen_rates.items()
-            if rate in edges
+            if rate in (min(rates), max(rates))
         ]
         if at_edge:
             parts.append(f"an end of that grid was best for {', '.join(at_edge)}")
