@@ -4,7 +4,9 @@ import importlib
 import inspect
 import json
 import math
+import runpy
 import shutil
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -311,6 +313,27 @@ def test_a_page_says_by_how_much_repeated_runs_differ():
         "these runs include 60 of [Images that no search has seen: ten disjoint sets of Fashion-MNIST](fresh-fashion.md). "
         "Of these, 6 that were made again on another machine differ, by up to 1.13 points."
     ) in page
+
+
+def test_coverage_is_simulated_with_the_noise_of_stored_comparisons(monkeypatch):
+    monkeypatch.syspath_prepend(EVIDENCE)
+    script = runpy.run_path(str(EVIDENCE / "coverage.py"))
+    metrics = {
+        (run.arm, run.length, run.seed): run.metric for run in read_results(STORED / "demo").runs
+    }
+    deviations = [
+        statistics.stdev(
+            metrics[arm, length, seed] - metrics["full", 1.0, seed] for seed in range(10)
+        )
+        for arm, length in {(arm, length) for arm, length, _ in metrics}
+        if arm != "full" and 0.6 <= length <= 1
+    ]
+    by_hand = math.sqrt(statistics.fmean(value**2 for value in deviations))
+    assert script["noise_of"]("demo") == pytest.approx(by_hand)
+    rows = json.loads((STORED / "coverage.json").read_text())["rows"]
+    for name in ("demo", "fresh-fashion", "between-fashion"):
+        simulated = [row["noise"] for row in rows if row["truth"].endswith(f"as noisy as `{name}`")]
+        assert simulated == pytest.approx([script["noise_of"](name)] * 6, abs=0.01)
 
 
 def test_screens_are_placed_on_the_curve_of_all_data(monkeypatch, tmp_path):
