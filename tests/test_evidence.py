@@ -3,7 +3,10 @@
 import importlib
 import inspect
 import json
+import math
+import runpy
 import shutil
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,8 +16,12 @@ import torch
 
 import infobatch
 from document_examples import ROOT
+from infobatch.lab.cli import DEMO_LENGTHS, DEMO_SEEDS
 from infobatch.lab.compare.results import read_results
+from infobatch.lab.stats.curve import Saving
 from infobatch.lab.stats.decision import conclude
+from infobatch.lab.stats.frontier import frontier
+from infobatch.lab.stats.pairing import Measurement, PairedRuns
 from infobatch.lab.stats.runs import Question
 
 EVIDENCE = ROOT / "benchmarks" / "evidence"
@@ -132,16 +139,50 @@ def stored(monkeypatch):
     return importlib.import_module("stored")
 
 
-def test_savings_of_every_arm_from_its_lengths_together_and_at_all_datas_quality(tables, stored):
+def test_savings_of_every_arm_from_its_lengths_together_and_against_all_data(tables, stored):
     rows = {row.arm: row for row in tables.arm_savings(stored.stored_results("frontier-covertype"))}
     noise = rows["noise:tau=0.2:delta=1.0"]
-    assert (noise.seeds, noise.lengths) == (5, (0.6, 0.8, 1.0))
-    assert noise.pooled_text == "29% (25–33%)"
-    assert noise.left_out == pytest.approx(0.466, abs=0.001)
-    assert noise.reach_text == noise.reach.text, "its curve gets there"
-    assert noise.cost == pytest.approx((1 - noise.reach.estimate) * 40 * 100_000)
-    assert rows["random"].reach_text == "not in 56 epochs"
-    assert rows["quantile"].reach_text == "17% at −0.06 points", "not quite, but within the margin"
+    assert (noise.seeds, noise.pooled_text) == (5, "29% (25–33%)")
+    longer = "31% fewer passes, +0.10 points (−0.01 to +0.22)"
+    assert noise.against_full == longer, "for 1.4 × the epochs, where it is as good"
+    longest = "17% fewer passes, −0.06 points (−0.28 to +0.16)"
+    assert rows["quantile"].against_full == longest, "it is nowhere as good"
+    alpaca = tables.arm_savings(stored.shown_results("few-epochs-alpaca"))
+    auto = next(row.against_full for row in alpaca if row.arm == "auto")
+    assert auto.startswith("11% fewer passes, −0.012 nats"), "worse: the loss is higher"
+
+
+def measured(arm, qualities, *, cost=1.0):
+    """Qualities by length and seed, at a cost in proportion to the length."""
+    return [
+        Measurement(arm, length, seed, cost * length, quality)
+        for length, of_seeds in qualities.items()
+        for seed, quality in enumerate(of_seeds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("qualities", "words"),
+    [
+        ({0.6: [86, 88], 1.0: [90.5, 91], 1.4: [95, 96]}, "30% fewer passes, +0.75 points (−2.43 to +3.93)"),
+        ({0.6: [86, 88], 1.0: [88, 91], 1.8: [91, 92]}, "26% more passes, +1.50 points (−4.85 to +7.85)"),
+        ({0.6: [86], 1.0: [89]}, "30% fewer passes, −1.00 points"),
+        ({0.6: [86, 88], 1.0: [89, math.nan]}, "diverged"),
+    ],
+    ids=["the shortest that is as good", "more passes", "one seed", "diverged"],
+)  # fmt: skip
+def test_what_it_takes_to_be_as_good_as_all_data(tables, qualities, words):
+    """Also where a lower metric is better: then its sign is turned."""
+    full = measured("full", {0.4: [80, 81], 0.6: [85, 86], 1.0: [90, 90]})
+    seeds = range(max(map(len, qualities.values())))
+    runs = [run for run in full if run.seed in seeds] + measured("arm", qualities, cost=0.7)
+    demo = read_results(STORED / "demo")
+    for sign in (1, -1):
+        signed = [replace(run, quality=sign * run.quality) for run in runs]
+        rows = frontier(PairedRuns(signed, higher_is_better=sign > 0))
+        conclusions = replace(demo.conclusions, frontier=rows)
+        arms = tables.arm_savings(replace(demo, conclusions=conclusions))
+        assert [row.against_full for row in arms] == [words]
 
 
 def test_rows_without_an_interval_do_not_stand_beside_rows_with_one(tables, stored):
@@ -152,20 +193,147 @@ def test_rows_without_an_interval_do_not_stand_beside_rows_with_one(tables, stor
     assert lines[2].endswith("| 29% (25–33%) |")
     assert tables.regimes_table(rows)[2:] == [
         "| **most samples learned before its end** | [frontier-covertype](docs/frontier-covertype.md), "
-        "40 epochs, 5 seeds | 29% (25–33%) | 34% (38% or less) |"
+        "40 epochs, 5 seeds | 29% (25–33%) | 31% fewer passes, +0.10 points (−0.01 to +0.22) |"
     ]
 
 
+def arms_shown(tables, stored, *names):
+    """The arms in the index's table of savings, with what they save."""
+    rows = [(name, f"{name}.md", stored.shown_results(name)) for name in names]
+    return [tuple(line.split(" | ")[1:4]) for line in tables.savings_table(rows)[2:]]
+
+
+def test_an_arm_is_shown_under_the_first_study_that_has_its_runs(tables, stored):
+    auto, measured_gradients = (
+        ("`auto`", "5", "2% (−1% to 6%)"),
+        ("`auto:probe=3`", "5", "3% (−2% to 6%)"),
+    )
+    assert arms_shown(tables, stored, "wide-cifar10", "probe-cifar10") == [auto, measured_gradients]
+    assert arms_shown(tables, stored, "probe-cifar10", "wide-cifar10") == [auto, measured_gradients]
+    fewer = arms_shown(tables, stored, "between-fashion", "fresh-fashion")
+    assert [seeds for arm, seeds, _ in fewer if arm == "`auto`"] == ["5", "10"], "not all are there"
+
+
+def test_arms_with_fewer_seeds_than_all_data_are_not_shown_beside_the_others(
+    tables, stored, monkeypatch
+):
+    """They are named as not trained yet. Neither do lengths count that only some seeds have been trained for."""
+    monkeypatch.syspath_prepend(EVIDENCE)
+    pages = importlib.import_module("pages")
+    demo = stored.shown_results("demo")
+    runs = [
+        run
+        for run in demo.runs
+        if run.arm != "quantile" or run.seed == 0
+        if (run.arm, run.length) != ("auto", 1.4) or run.seed < 3
+    ]
+    conclusions = conclude(runs, stored.question_of(demo))
+    results = replace(demo, runs=tuple(runs), conclusions=conclusions)
+    assert tables.unfinished(results) == {"quantile": 1}
+    rows = {row.arm: row.against_full for row in tables.arm_savings(results)}
+    assert list(rows) == ["infobatch", "auto", "random"]
+    assert rows["auto"] == "42% fewer passes, −0.38 points (−0.60 to −0.16)", "not 1.4 × the epochs"
+    lines = [*tables.arms_table(results), *tables.table(results, every_length=True)]
+    assert not any("quantile" in line for line in lines)
+    assert tables.how_it_was_made(results).startswith("3 to 10 seeds")
+    sentence = pages.not_yet(pages.DEMO, results)
+    assert sentence == (
+        " Stated, but not trained yet (length): `full` at 1.4; `quantile` (1 of 10 seeds, not shown)."
+    )
+    assert not tables.unfinished(demo)
+
+
+def test_an_interval_may_be_open_on_a_side(tables, stored):
+    best = ("`epsilon_greedy:save=0.4:delta=1.0`", "5", "34% (24% or more)")
+    assert best in arms_shown(tables, stored, "between-fashion")
+    assert arms_shown(tables, stored, "frontier-camvid") == [], "three seeds that differ too much"
+    saving = Saving(-0.22, None, None, 0.28, 0.95)
+    assert not tables.ArmSavings("auto", 2, saving, "").has_interval, (
+        "two pairs can agree by chance"
+    )
+
+
+def test_the_index_has_no_savings_of_superseded_and_short_studies(monkeypatch):
+    monkeypatch.syspath_prepend(EVIDENCE)
+    pages = importlib.import_module("pages")
+    shown = {page for _, page, _ in pages.judged_curves("")}
+    left_out = {page for _, page, _ in pages.curves("")} - shown
+    names = (
+        "frontier-cifar10 frontier-camvid frontier-diffusion frontier-mae probe-camvid probe-mae"
+    )
+    assert left_out == {f"{name}.md" for name in names.split()}
+    for page in left_out:
+        text = (ROOT / "docs/results" / page).read_text()
+        assert "(wide-cifar10.md)" in text or "#very-short-training)" in text, page
+
+
 def test_runs_that_studies_share_are_found(stored):
-    """The same arm, length, seed and settings with the same metric, in whichever study it was made."""
+    """The same arm, length, seed and settings, in whichever study and on whichever machine it was made."""
     shared = stored.shared_runs("demo", ["demo", "biased-fashion", "table4-cifar10"])
     biased = stored.stored_results("biased-fashion").runs
     arms = ("full", "noise:tau=0.2:delta=1.0")
-    assert shared == {"biased-fashion": sum(run.arm in arms for run in biased)}
+    assert list(shared) == ["biased-fashion"]
+    assert [run for _, run in shared["biased-fashion"]] == [
+        run for run in biased if run.arm in arms
+    ]
+    assert stored.largest_difference(shared["biased-fashion"]) == (0, 0.0)
     first, second = biased[:2]
-    assert stored.identity(first) == stored.identity(replace(first, finished_at="later"))
+    again = replace(first, finished_at="later", metric=first.metric - 0.25)
+    assert stored.identity(first) == stored.identity(again)
     assert stored.identity(first) != stored.identity(second)
-    assert stored.identity(first) != stored.identity(replace(first, metric=0.0))
+    diverged = replace(first, metric=None)
+    pairs = [(first, first), (first, again), (first, diverged)]
+    assert stored.largest_difference(pairs) == (1, 0.25)
+
+
+def test_how_learning_rates_were_chosen(tables, stored):
+    one_rate = tables.how_it_was_made(stored.shown_results("sizes-cifar10"))
+    assert one_rate.endswith("a margin of 0.5 points; learning rate 0.2 for every arm.")
+    narrow = tables.how_it_was_made(stored.shown_results("frontier-cifar10"))
+    assert narrow.endswith(
+        "each arm's learning rate from 0.1, 0.2, 0.4 by validation splits; an end of that grid was best for `full` 0.1, "
+        "`infobatch` 0.1, `quantile` 0.4, `random` 0.1."
+    )
+    for page in ("wide-cifar10", "probe-cifar10"):
+        text = (ROOT / f"docs/results/{page}.md").read_text()
+        assert "four of five arms had a learning rate at an end of the grid" in text
+
+
+def test_the_page_of_the_demo_says_what_the_command_makes():
+    page = " ".join((ROOT / "docs/results/demo.md").read_text().split())
+    lengths = DEMO_LENGTHS.replace(",", ", ").replace(", 1", " and 1")
+    assert f"`auto` only, at the lengths {lengths} and with four seeds." in page
+    assert DEMO_SEEDS == 4
+    assert "Stated, but not trained yet (length): `full` at 1.4. The decision:" in page
+
+
+def test_a_page_says_by_how_much_repeated_runs_differ():
+    page = (STORED.parents[1] / "docs/results/between-fashion.md").read_text()
+    assert (
+        "these runs include 60 of [Images that no search has seen: ten disjoint sets of Fashion-MNIST](fresh-fashion.md). "
+        "Of these, 6 that were made again on another machine differ, by up to 1.13 points."
+    ) in page
+
+
+def test_coverage_is_simulated_with_the_noise_of_stored_comparisons(monkeypatch):
+    monkeypatch.syspath_prepend(EVIDENCE)
+    script = runpy.run_path(str(EVIDENCE / "coverage.py"))
+    metrics = {
+        (run.arm, run.length, run.seed): run.metric for run in read_results(STORED / "demo").runs
+    }
+    deviations = [
+        statistics.stdev(
+            metrics[arm, length, seed] - metrics["full", 1.0, seed] for seed in range(10)
+        )
+        for arm, length in {(arm, length) for arm, length, _ in metrics}
+        if arm != "full" and 0.6 <= length <= 1
+    ]
+    by_hand = math.sqrt(statistics.fmean(value**2 for value in deviations))
+    assert script["noise_of"]("demo") == pytest.approx(by_hand)
+    rows = json.loads((STORED / "coverage.json").read_text())["rows"]
+    for name in ("demo", "fresh-fashion", "between-fashion"):
+        simulated = [row["noise"] for row in rows if row["truth"].endswith(f"as noisy as `{name}`")]
+        assert simulated == pytest.approx([script["noise_of"](name)] * 6, abs=0.01)
 
 
 def test_screens_are_placed_on_the_curve_of_all_data(monkeypatch, tmp_path):
@@ -196,6 +364,33 @@ def test_screens_are_placed_on_the_curve_of_all_data(monkeypatch, tmp_path):
     assert rows[0].endswith("| 50% (50% or more) |")
     assert rows[1].startswith("| `random` | 3 | 50% | +0.1000 | −10.00 | ")
     assert "| 0%" in rows[1]
+
+
+@pytest.mark.parametrize(
+    ("study", "cell"),
+    [
+        ("fresh-fashion", "−5% (4% or less), at the cost of `auto`"),
+        ("frontier-covertype", "−9% (−14% to −5%), at the cost of `infobatch`"),
+        ("wide-cifar10", "–"),
+    ],
+)
+def test_random_pruning_is_shown_at_the_cost_of_a_rule(tables, stored, study, cell):
+    """Not the arm with an amount of its own that happens to come first."""
+    assert tables.saving_cell("random", stored.shown_results(study)) == cell
+
+
+def test_what_random_pruning_saves_is_quoted_from_the_stored_runs(tables, stored):
+    page = " ".join((ROOT / "docs/when-it-does-not-help.md").read_text().split())
+    sentences = {
+        ("demo", "random"): "{} on [Fashion-MNIST](results/demo.md)",
+        ("fresh-fashion", "random:delta=1.0"): "{} on [other images](results/fresh-fashion.md)",
+        ("frontier-covertype", "random"): "{} on [Covertype](results/frontier-covertype.md)",
+        ("fresh-fashion", "random:delta=1.0:shrink=batch"): "{} on the other images.",
+        ("few-epochs-alpaca", "random"): "it saved {}, the mean rule",
+    }
+    for (study, arm), sentence in sentences.items():
+        rows = {row.arm: row for row in tables.arm_savings(stored.shown_results(study))}
+        assert sentence.format(rows[arm].pooled_text) in page
 
 
 @pytest.fixture

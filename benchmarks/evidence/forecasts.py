@@ -6,18 +6,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
+from stored import stored_results
 
-from infobatch.forecast import ERROR, FEW_EPOCHS, Forecast, RuleForecast
-from infobatch.lab.compare.results import Results, read_results
-from infobatch.lab.stats.runs import FULL_LENGTH, label_of
+from infobatch.forecast import ERROR, FEW_EPOCHS, Forecast, RuleForecast, percent
+from infobatch.lab.compare.results import Results
+from infobatch.lab.stats.frontier import Pooled
+from infobatch.lab.stats.runs import label_of
 from infobatch.savings import EpochPasses
 
 STORED = Path(__file__).parents[1] / "results"
-SHORTEST = 0.6  # of the lengths whose savings are averaged: shorter ones cost less than all data's shortest
 # What the table calls the tasks; studies of one length have one point, so theirs are rough.
 TASKS = {
     "demo": "Fashion-MNIST, SGD",
@@ -73,12 +73,14 @@ def rows() -> list[Row]:
     """Every unbiased rule that was followed and measured; about the others the law says nothing."""
     forecasts = []
     for study, run in stored_runs().items():
-        results = read_results(STORED / study)
+        results = stored_results(study)
         for arm, epochs in run["shadow"].items():
             rule = rule_of(epochs, run)
             if not rule.biased:
-                measured, lengths = measured_saving(results, arm)
-                forecasts.append(Row(study, label_of(arm), rule, measured, lengths))
+                pooled = pooled_saving(results, arm)
+                saving = pooled.saving
+                measured = None if saving is None or saving.bound else saving.estimate
+                forecasts.append(Row(study, label_of(arm), rule, measured, len(pooled.lengths)))
     return forecasts
 
 
@@ -95,16 +97,11 @@ def rule_of(epochs: Sequence[Sequence[float | None]], run: Mapping[str, Any]) ->
     return RuleForecast(passes, to_come=0, num_epochs=len(passes))
 
 
-def measured_saving(results: Results, arm: str) -> tuple[float | None, int]:
-    """The mean saving at equal quality over the lengths that have one, and how many these are."""
+def pooled_saving(results: Results, arm: str) -> Pooled:
+    """What an arm saves at equal quality, from its lengths together: the number on the pages of results."""
     frontier = results.conclusions.frontier
-    savings = [
-        point.saving.estimate
-        for point in (() if frontier is None else frontier.points)
-        if point.arm == arm and SHORTEST <= point.length <= FULL_LENGTH
-        if point.saving is not None and point.saving.bound is None
-    ]
-    return (fmean(savings) if savings else None), len(savings)
+    assert frontier is not None
+    return next(row for row in frontier.pooled if row.arm == arm)
 
 
 @dataclass(frozen=True)
@@ -165,16 +162,12 @@ def forecast_block() -> str:
 
 def table_line(row: Row) -> str:
     noise = row.rule.realised_noise
-    measured = "only a bound" if row.measured is None else points(row.measured)
-    difference = "" if row.error is None else f"{100 * row.error:+.0f}".replace("-", "−")
+    measured = "only a bound" if row.measured is None else percent(row.measured)
+    difference = "" if row.error is None else f"{round(100 * row.error):+d}".replace("-", "−")
     return (
         f"| {TASKS[row.study]} | `{row.arm}` | {row.rule.left_out:.0%} | {row.rule.promised_noise:.2f} | "
-        f"{'' if noise is None else f'{noise:.2f}'} | {points(row.rule.saving)} | {measured} | {difference} |"
+        f"{'' if noise is None else f'{noise:.2f}'} | {percent(row.rule.saving)} | {measured} | {difference} |"
     )
-
-
-def points(value: float) -> str:
-    return f"{value:.0%}".replace("-", "−")
 
 
 def agreement_lines(every: Sequence[Row]) -> Iterator[str]:
@@ -200,7 +193,7 @@ def promised_for(every: Sequence[Row]) -> list[Row]:
 
 
 def agreement_line(name: str, agreement: Agreement) -> str:
-    bias = f"{100 * agreement.mean_error:+.0f}".replace("-", "−")
+    bias = f"{round(100 * agreement.mean_error):+d}".replace("-", "−")
     return (
         f"| {name} | {agreement.count} | {agreement.correlation:.2f} | {bias} points | {100 * agreement.error:.0f} points | "
         f"{agreement.within_ten} |"
@@ -222,8 +215,8 @@ def advice_lines(every: Sequence[Row]) -> Iterator[str]:
     """What the sentence would have said, beside what was then measured."""
     for row in advised(every):
         advice = f"use `{row.arm}`" if row.rule.saving > ERROR else f"do not prune (`{row.arm}`)"
-        measured = "only a bound" if row.measured is None else points(row.measured)
-        yield f"| {TASKS[row.study]} | {advice} | {points(row.rule.saving)} | {measured} |"
+        measured = "only a bound" if row.measured is None else percent(row.measured)
+        yield f"| {TASKS[row.study]} | {advice} | {percent(row.rule.saving)} | {measured} |"
 
 
 def real_lines() -> Iterator[str]:

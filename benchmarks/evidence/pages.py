@@ -10,13 +10,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from figure import FIRST_PICTURE, draw, draw_saving, is_current
 from forecasts import forecast_block
 from screens import screen_tables
-from stored import ROOT, STORED, is_stored, shared_runs, shown_results, stored_results
+from stored import (
+    ROOT,
+    STORED,
+    is_stored,
+    largest_difference,
+    shared_runs,
+    shown_results,
+    stored_results,
+)
 from studies import DEMO, STUDIES, Study
 from tables import (
     arms_table,
@@ -30,17 +39,20 @@ from tables import (
     seconds_table,
     table,
     typed,
+    unfinished,
 )
 
 from infobatch.lab.compare.results import Results
-from infobatch.lab.stats.runs import label_of
+from infobatch.lab.stats.intervals import decimals
+from infobatch.lab.stats.runs import Record, label_of
 
 PAGES = ROOT / "docs" / "results"
 PICTURES = ROOT / "docs" / "images"
 EXPLAINED = (
     "*Saved at equal quality* is what an arm saves against training on all data for fewer epochs, from its lengths from 0.6 to 1 "
-    "together; *saved at all data's quality* is what it saves where its own curve reaches the quality of all data at full length, which "
-    "may take more epochs. In brackets: 95% intervals over seeds ([how they are made](../lab.md#why-lengths))."
+    "together. *Against all data at full length* has sample passes and quality (above zero is better) at one length that the arm was "
+    "trained for: the shortest whose mean is at least as good as that of all data or, if none is, the longest. In brackets: 95% intervals "
+    "over seeds ([how they are made](../lab.md#why-lengths))."
 )
 BEGIN, END = "<!-- written by `make results` -->\n", "<!-- end -->\n"
 
@@ -97,6 +109,12 @@ def curves(folder: str) -> Iterator[tuple[str, str, Results]]:
             yield name, f"{folder}{study.name}.md", shown_results(study.name)
 
 
+def judged_curves(folder: str) -> Iterator[tuple[str, str, Results]]:
+    """Those of them whose savings mean something."""
+    pages = {f"{folder}{study.name}.md" for study in STUDIES if not study.caveat}
+    return (row for row in curves(folder) if row[1] in pages)
+
+
 def timed_curves() -> Iterator[tuple[str, str, Results]]:
     """Those without runs of another study, which were made at another time, perhaps on another machine."""
     follow_ups = {f"{study.name}.md" for study in STUDIES if study.reuses}
@@ -117,7 +135,7 @@ def demo_block() -> str:
     made = how_it_was_made(results)
     lines = [
         f"Four rules at four lengths with {count} seeds, and the pruned arms also for {max(results.settings.lengths):g} × the epochs, added when the others had been seen: {train:,} images of Fashion-MNIST, shifted and flipped, a small CNN, {test:,} "
-        f"test images; {made[0].lower()}{made[1:]} The decision:",
+        f"test images; {made[0].lower()}{made[1:]}{not_yet(DEMO, results)} The decision:",
         "",
         f"> {finding(results)}",
         "",
@@ -144,7 +162,8 @@ def study_page(study: Study) -> str:
     results = shown_results(study.name)
     has_subsets = any(map(is_coreset, results.settings.arms))
     subsets = [*coreset_table(results, study.paper), ""] if has_subsets else []
-    lines = [f"# {study.title}", "", label_of(study.says), ""]
+    lines = [f"# {study.title}", "", *([study.caveat, ""] if study.caveat else [])]
+    lines += [label_of(study.says), ""]
     if study.has_curve:
         lines += [f"![quality against cost](../images/{study.name}.png)", ""]
     lines += [
@@ -163,16 +182,16 @@ def study_page(study: Study) -> str:
 
 
 def not_yet(study: Study, results: Results) -> str:
-    """Which arms and lengths of a study have no runs yet; empty if all have."""
+    """Which arms and lengths of a study have no runs yet, or too few seeds to be shown; empty if none."""
     made = {(row.arm, row.length) for row in results.summaries}
+    few = unfinished(results)
     missing: dict[str, list[str]] = {}
     for arm, length in study.cells:
-        if not made & {(arm, length), (label_of(arm), length)}:
+        if not made & {(arm, length), (label_of(arm), length)} and label_of(arm) not in few:
             missing.setdefault(label_of(arm), []).append(f"{length:g}")
-    if not missing:
-        return ""
-    arms = "; ".join(f"`{typed(arm)}` at {', '.join(lengths)}" for arm, lengths in missing.items())
-    return f" Stated, but not trained yet (length): {arms}."
+    parts = [f"`{typed(arm)}` at {', '.join(lengths)}" for arm, lengths in missing.items()]
+    parts += [f"`{typed(arm)}` ({few[arm]} of {study.seeds} seeds, not shown)" for arm in few]
+    return f" Stated, but not trained yet (length): {'; '.join(parts)}." if parts else ""
 
 
 def in_common(study: Study) -> str:
@@ -182,9 +201,21 @@ def in_common(study: Study) -> str:
     if not shared:
         return ""
     pages = ", ".join(
-        f"{count} of [{stored[name].title}]({name}.md)" for name, count in shared.items()
+        f"{len(pairs)} of [{stored[name].title}]({name}.md)" for name, pairs in shared.items()
     )
-    return f" Not independent of other pages: these runs include {pages}."
+    return f" Not independent of other pages: these runs include {pages}." + repeated(study, shared)
+
+
+def repeated(study: Study, shared: Mapping[str, list[tuple[Record, Record]]]) -> str:
+    """By how much shared runs differ that were made again; empty if none does."""
+    count, largest = largest_difference(chain.from_iterable(shared.values()))
+    if not count:
+        return ""
+    settings = stored_results(study.name).settings
+    difference = f"{largest:.{decimals(settings.margin)}f} {settings.unit}".rstrip()
+    return (
+        f" Of these, {count} that were made again on another machine differ, by up to {difference}."
+    )
 
 
 def index_block(stored: list[Study]) -> str:
@@ -192,17 +223,17 @@ def index_block(stored: list[Study]) -> str:
     lines = [
         *rules_table(frontiers("")),
         "",
-        "The same for every arm, with what it takes to reach the quality of all data:",
+        "The same for every arm, with what it takes to be as good as all data:",
         "",
-        *savings_table(curves("")),
+        *savings_table(judged_curves("")),
         "",
-        EXPLAINED,
+        EXPLAINED + " Runs that several studies share stand under the first of them only.",
         "",
         "| what | it says |",
         "|---|---|",
     ]
     for study in stored:
-        words = finding(shown_results(study.name))
+        words = f"{study.caveat} {finding(shown_results(study.name))}".lstrip()
         lines.append(f"| [{study.title}]({study.name}.md) | {words} |")
     return "\n".join(lines) + "\n"
 

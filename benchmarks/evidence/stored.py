@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from infobatch.lab.stats.runs import Question, Record
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "benchmarks" / "results"
-# What makes two runs the same run, whatever the comparison; the metric is compared, too.
+# What makes two runs the same run, whatever the comparison. Not the metric: another machine may round otherwise.
 IDENTITY = ("task", "arm", "seed", "length", "epochs", "batch_size", "learning_rate", "budget")
 
 
@@ -52,15 +52,29 @@ def question_of(results: Results) -> Question:
 def identity(run: Record) -> Hashable:
     """Equal for two runs that are the same: made once, or again with the same settings and seed."""
     options = json.dumps(run.settings.get("options", {}), sort_keys=True)
-    return (*(run.settings.get(name) for name in IDENTITY), options, run.metric)
+    return (*(run.settings.get(name) for name in IDENTITY), options)
 
 
-def shared_runs(name: str, others: Sequence[str]) -> Mapping[str, int]:
-    """How many runs of a study each of the others has, too; those that have none are left out."""
-    identities = {identity(run) for run in stored_results(name).runs}
-    counts = {
-        other: sum(identity(run) in identities for run in stored_results(other).runs)
+def shared_runs(name: str, others: Sequence[str]) -> Mapping[str, list[tuple[Record, Record]]]:
+    """The runs of a study that each of the others has, too, beside the other's; those without any are left out."""
+    runs = {identity(run): run for run in stored_results(name).runs}
+    shared = {
+        other: [
+            (runs[identity(run)], run)
+            for run in stored_results(other).runs
+            if identity(run) in runs
+        ]
         for other in others
         if other != name
     }
-    return {other: count for other, count in counts.items() if count}
+    return {other: pairs for other, pairs in shared.items() if pairs}
+
+
+def largest_difference(pairs: Iterable[tuple[Record, Record]]) -> tuple[int, float]:
+    """How many runs that were made twice have another metric the second time, and by how much at most."""
+    differences = [
+        abs(first.metric - second.metric)
+        for first, second in pairs
+        if first.metric is not None and second.metric is not None
+    ]
+    return sum(map(bool, differences)), max(differences, default=0.0)

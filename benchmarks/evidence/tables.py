@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from stored import identity
 
 from infobatch.forecast import percent
 from infobatch.lab.compare.answer import headline
-from infobatch.lab.compare.results import Results
+from infobatch.lab.compare.results import Results, Settings
+from infobatch.lab.run.arms import Arm
 from infobatch.lab.stats.curve import Saving
-from infobatch.lab.stats.frontier import Point
-from infobatch.lab.stats.intervals import decimals, signed
-from infobatch.lab.stats.runs import Summary, mean_and_deviation
+from infobatch.lab.stats.frontier import Frontier, Point
+from infobatch.lab.stats.intervals import FEWEST_SEEDS, decimals, signed
+from infobatch.lab.stats.runs import AUTO, RANDOM, Summary, mean_and_deviation
 
 # The rules of the README's table: their titles, and the rules of the arms that have them.
 RULES = {
-    "random": ("random pruning", ("random",)),
+    RANDOM: ("random pruning", (RANDOM,)),
     "infobatch": ("the paper's mean rule", ("infobatch", "mean")),
     "quantile": ("the paper's two bands", ("quantile",)),
-    "auto": ("`auto`, our noise budget", ("auto",)),
+    AUTO: ("`auto`, our noise budget", (AUTO,)),
 }
 # When pruning helps, by what the network has left to learn, and the studies of each.
 REGIMES = {
@@ -28,6 +31,7 @@ REGIMES = {
     "much to learn everywhere until its end": ("wide-cifar10",),
     "only a few epochs": ("few-epochs-alpaca",),
 }
+FULL_COLUMN = "against all data at full length"
 NAMES = {
     "infobatch": "`infobatch` (the paper's mean rule)",
     "quantile": "`quantile` (the paper's two-band rule)",
@@ -105,6 +109,8 @@ def table(
     for row in results.summaries:
         if is_coreset(row.arm) or (row.arm != "full" and row.length < 1 and not every_length):
             continue
+        if row.arm in unfinished(results):
+            continue
         point = results.point(row.arm, row.length)
         cells = [
             name_of(row, results),
@@ -125,75 +131,66 @@ class ArmSavings:
     """What an arm of a comparison saves: the two numbers by which it is judged.
 
     Args:
-        left_out: the share of the sample passes that it leaves out at full length, whatever the quality: for our rule, how
-            much of the data is learned before the end.
         pooled: at equal quality, from its lengths from 0.6 to 1 together; None if it diverged.
-        reach: at the cost at which it reaches the quality of all data at full length.
-        cost: that cost, in sample passes; a bound where ``reach`` is one.
+        against_full: the passes that it saves and how it differs from all data at full length, in words.
     """
 
     arm: str
     seeds: int
-    lengths: tuple[float, ...]
-    left_out: float | None
     pooled: Saving | None
-    reach: Saving | None
-    cost: float | None
-    nearest: str  # where it does not get there: how near, or in how many epochs
+    against_full: str
 
     @property
     def has_interval(self) -> bool:
-        """Whether the seeds suffice for an interval of the first number, closed on both sides."""
-        return self.pooled is not None and None not in (self.pooled.low, self.pooled.high)
+        """Whether the seeds suffice for an interval of the first number, perhaps open on a side."""
+        return self.seeds >= FEWEST_SEEDS and self.pooled is not None and bool(self.pooled.interval)
 
     @property
     def pooled_text(self) -> str:
         """The first number in words."""
         return "–" if self.pooled is None else self.pooled.text
 
-    @property
-    def reach_text(self) -> str:
-        """The second number in words."""
-        if self.reach is None:
-            return "–"
-        if self.reach.bound != "at most":
-            return self.reach.text
-        return self.nearest
-
 
 def arm_savings(results: Results) -> list[ArmSavings]:
-    """The savings of every arm of a comparison with several lengths, in their order."""
+    """The savings of every arm of a comparison with several lengths, in their order; not of unfinished ones."""
     frontier = results.conclusions.frontier
     if frontier is None:
         return []
-    reaches = {reach.arm: reach for reach in frontier.reaches}
-    rows = []
-    for row in frontier.pooled:
-        reach, whole = reaches[row.arm], results.point(row.arm, 1.0)
-        rows.append(
-            ArmSavings(
-                row.arm,
-                len(row.seeds),
-                row.lengths,
-                None if whole is None else whole.saved,
-                row.saving,
-                reach.saving,
-                reach.cost,
-                nearest_to_all_data(row.arm, results),
-            )
+    return [
+        ArmSavings(
+            row.arm, len(row.seeds), row.saving, against_full(row.arm, frontier, results.settings)
         )
-    return rows
+        for row in frontier.pooled
+        if row.arm not in unfinished(results)
+    ]
 
 
-def nearest_to_all_data(arm: str, results: Results) -> str:
-    """What an arm saves at its longest training, and how it differs, if that is lossless; else its epochs."""
-    verdicts = [row for row in results.conclusions.verdicts if row.arm == arm]
-    longest = max(verdicts, key=lambda row: row.length)
-    point = results.point(arm, longest.length)
-    if longest.word != "lossless" or point is None or point.to_full is None or point.saved is None:
-        return f"not in {longest.length * results.settings.epochs:.3g} epochs"
-    unit, digits = results.settings.unit, decimals(results.settings.margin)
-    return f"{percent(point.saved)} at {signed(point.to_full.mean, digits)} {unit}".rstrip()
+def unfinished(results: Results) -> dict[str, int]:
+    """The arms of a comparison with several lengths that have fewer seeds than all data, with their numbers of seeds.
+
+    A saving on one seed does not stand beside one on five.
+    """
+    frontier = results.conclusions.frontier
+    if frontier is None or len(results.settings.lengths) == 1:
+        return {}
+    counts = {row.arm: len(row.seeds) for row in frontier.pooled}
+    return {arm: count for arm, count in counts.items() if count < len(frontier.seeds)}
+
+
+def against_full(arm: str, frontier: Frontier, settings: Settings) -> str:
+    """Passes and quality of an arm against all data at full length, at one of the arm's lengths.
+
+    It is the shortest whose mean is at least as good as that of all data or, if none is, the longest. Lengths that not all
+    seeds have been trained for do not count.
+    """
+    points = [row for row in frontier.points if (row.arm, row.seeds) == (arm, frontier.seeds)]
+    points = sorted(points, key=lambda row: row.length)
+    as_good = [row for row in points if row.to_full is not None and row.to_full.mean >= 0]
+    point = (as_good or points[-1:])[0]
+    if point.to_full is None or point.saved is None:
+        return "diverged"
+    words = point.to_full.in_words(decimals(settings.margin), unit=settings.unit)
+    return f"{percent(abs(point.saved))} {'more' if point.saved < 0 else 'fewer'} passes, {words}"
 
 
 def regimes_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
@@ -203,16 +200,16 @@ def regimes_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
     """
     measured = []
     for name, page, results in rows:
-        ours = savings_of("auto", results)
+        ours = savings_of(AUTO, results)
         if ours is not None and ours.has_interval:
             settings = results.settings
             task = f"[{name}]({page}), {settings.epochs} epochs, {ours.seeds} seeds"
-            measured.append((page, task, ours.pooled_text, ours.reach_text))
+            measured.append((page, task, ours.pooled_text, ours.against_full))
     columns = [
         "if your training has",
         "measured on",
         "saved at equal quality",
-        "saved at all data's quality",
+        FULL_COLUMN,
     ]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for regime, studies in REGIMES.items():
@@ -234,42 +231,56 @@ def rules_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name, page, results in rows:
         settings = results.settings
-        ours = savings_of("auto", results)
+        ours = savings_of(AUTO, results)
         if ours is None or not ours.has_interval:
             continue
         full = next(row for row in results.summaries if row.arm == "full" and row.length == 1)
         metric = f"{settings.metric} {mean_and_deviation(full.metric, decimals(settings.margin))}"
         cells = [f"[{name}]({page})", str(settings.epochs), metric, str(ours.seeds)]
-        savings = [savings_of(rule, results) for rule in RULES]
-        cells += ["–" if row is None else row.pooled_text for row in savings]
+        cells += [saving_cell(rule, results) for rule in RULES]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
 def savings_table(rows: Iterable[tuple[str, str, Results]]) -> list[str]:
-    """Every arm of every comparison with lengths: what it saves, and what all data's quality takes."""
-    columns = [
-        "comparison",
-        "arm",
-        "seeds",
-        "saved at equal quality",
-        "saved at all data's quality",
-    ]
+    """Every arm of every comparison with lengths: what it saves, and what it takes to be as good as all data.
+
+    An arm whose runs are all in an earlier row is not shown again.
+    """
+    columns = ["comparison", "arm", "seeds", "saved at equal quality", FULL_COLUMN]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    shown: set[Hashable] = set()
     for name, page, results in rows:
         for row in arm_savings(results):
-            if row.has_interval:
-                arm = f"`{typed(row.arm)}`"
-                cells = [f"[{name}]({page})", arm, str(row.seeds), row.pooled_text, row.reach_text]
+            runs = {identity(run) for run in results.runs if run.arm == row.arm}
+            if row.has_interval and not runs <= shown:
+                shown |= runs
+                cells = [f"[{name}]({page})", f"`{typed(row.arm)}`", str(row.seeds)]
+                cells += [row.pooled_text, row.against_full]
                 lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
+def saving_cell(rule: str, results: Results) -> str:
+    """What the arm that has one of the README's rules saves; of random pruning, also whose cost it has."""
+    row = savings_of(rule, results)
+    if row is None:
+        return "–"
+    cost = f", at the cost of `{results.settings.leader}`" if rule == RANDOM else ""
+    return row.pooled_text + cost
+
+
 def savings_of(rule: str, results: Results) -> ArmSavings | None:
-    """The savings of the first arm that has one of the README's rules; None without one."""
+    """The savings of the first arm that has one of the README's rules; None without one.
+
+    For random pruning it is the one with another arm's cost, and as the rules are: in full batches.
+    """
     _, names = RULES[rule]
-    rows = arm_savings(results)
-    return next((row for row in rows if row.arm.partition(":")[0] in names and row.seeds), None)
+    rows = [row for row in arm_savings(results) if row.arm.partition(":")[0] in names and row.seeds]
+    if rule == RANDOM:
+        arms = {row.arm: Arm(row.arm) for row in rows}
+        rows = [row for row in rows if arms[row.arm].follows and arms[row.arm].shrink == "epoch"]
+    return rows[0] if rows else None
 
 
 def saving(point: Point | None) -> str:
@@ -333,12 +344,12 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def arms_table(results: Results) -> list[str]:
-    """What each arm saves, from its lengths together, and where it reaches all data's quality."""
-    columns = ["arm", "seeds", "saved at equal quality", "saved at all data's quality"]
+    """What each arm saves, from its lengths together, and what it takes to be as good as all data."""
+    columns = ["arm", "seeds", "saved at equal quality", FULL_COLUMN]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     names = {row.arm: name_of(row, results) for row in results.summaries if row.length == 1}
     for row in arm_savings(results):
-        cells = (names[row.arm], str(row.seeds), row.pooled_text, row.reach_text)
+        cells = (names[row.arm], str(row.seeds), row.pooled_text, row.against_full)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -380,7 +391,7 @@ def typed(arm: str) -> str:
 def how_it_was_made(results: Results) -> str:
     """Seeds, grid and margin in one line."""
     settings = results.settings
-    counts = [len(row.seeds) for row in results.summaries]
+    counts = [len(row.seeds) for row in results.summaries if row.arm not in unfinished(results)]
     fewest, most = min(counts), max(counts)
     seeds = "one seed"
     if most > 1:
@@ -392,16 +403,18 @@ def how_it_was_made(results: Results) -> str:
     if unit := settings.unit:
         margin += f" {unit.removesuffix('s') if margin == '1' else unit}"
     parts = [f"{seeds}, a margin of {margin}"]
-    if settings.chosen_rates:
-        rates = ", ".join(f"{rate:g}" for rate in settings.learning_rates)
+    rates = settings.learning_rates
+    if len(rates) == 1:
+        parts.append(f"learning rate {rates[0]:g} for every arm")
+    elif settings.chosen_rates:
         has_choice = len(settings.lengths) > 1
         at = " at full length" if has_choice and settings.rate_length == 1 else ""
-        parts.append(f"each arm's learning rate from {rates} by validation splits{at}")
-        edges = {min(settings.learning_rates), max(settings.learning_rates)}
+        grid = ", ".join(f"{rate:g}" for rate in rates)
+        parts.append(f"each arm's learning rate from {grid} by validation splits{at}")
         at_edge = [
             f"`{typed(arm)}` {rate:g}"
             for arm, rate in settings.chosen_rates.items()
-            if rate in edges
+            if rate in (min(rates), max(rates))
         ]
         if at_edge:
             parts.append(f"an end of that grid was best for {', '.join(at_edge)}")

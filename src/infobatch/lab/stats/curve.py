@@ -11,8 +11,7 @@ seeds; this one in 95% of them. The t test is exact for as few as two seeds with
 if the curve is flat or the point lies beyond its end, the interval automatically becomes open on
 that side, whereas a delta method fails. Several points, an arm at several lengths, are tested
 together: by the average of their differences, seed by seed, at one ratio of costs for all of them.
-That covers as well (``benchmarks/evidence/coverage.py``), and its estimates vary less than half as
-much.
+That covers as well (``benchmarks/evidence/coverage.py``), and its estimates vary about half as much.
 
 Why the curve is linear in 1 / cost: training curves flatten faster than a logarithm. A chord lies
 below such a curve, so that full data would seem to need more than it does, to the advantage of
