@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from differences import differences_table, finding
 from figure import FIRST_PICTURE, draw, draw_saving, is_current
 from forecasts import forecast_block
 from screens import screen_tables
@@ -21,7 +22,6 @@ from studies import DEMO, STUDIES, Study
 from tables import (
     arms_table,
     coreset_table,
-    finding,
     how_it_was_made,
     is_coreset,
     regimes_table,
@@ -151,6 +151,7 @@ def study_page(study: Study) -> str:
         f"> {finding(results)}",
         "",
         *([*arms_table(results), "", EXPLAINED, ""] if study.has_curve else []),
+        *differences_table(results),
         *table(results, every_length=study.has_curve, paper=study.paper),
         "",
         *subsets,

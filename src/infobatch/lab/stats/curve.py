@@ -12,7 +12,7 @@ if the curve is flat or the point lies beyond its end, the interval automaticall
 that side, whereas a delta method fails. Several points, an arm at several lengths, are tested
 together: by the average of their differences, seed by seed, at one ratio of costs for all of them.
 That covers as well (``benchmarks/evidence/coverage.py``), and its estimates vary less than half as
-much. The difference between two savings has an interval of the same kind.
+much.
 
 Why the curve is linear in 1 / cost: training curves flatten faster than a logarithm. A chord lies
 below such a curve, so that full data would seem to need more than it does, to the advantage of
