@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
+from differences import differences_table, finding
 from figure import FIRST_PICTURE, draw, draw_saving, is_current
 from forecasts import forecast_block
 from screens import screen_tables
@@ -30,7 +31,6 @@ from studies import DEMO, STUDIES, Study
 from tables import (
     arms_table,
     coreset_table,
-    finding,
     how_it_was_made,
     is_coreset,
     regimes_table,
@@ -170,6 +170,7 @@ def study_page(study: Study) -> str:
         f"> {finding(results)}",
         "",
         *([*arms_table(results), "", EXPLAINED, ""] if study.has_curve else []),
+        *differences_table(results),
         *table(results, every_length=study.has_curve, paper=study.paper),
         "",
         *subsets,

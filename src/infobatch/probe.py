@@ -172,7 +172,7 @@ class Probe:
             )
         if not tensor.requires_grad or not torch.is_grad_enabled():
             return  # evaluation, or a checkpointed forward that will run again
-        again = _in_backward()  # checkpointing
+        again = in_backward()  # checkpointing
         step = self._last if again else self._open
         if step is None:
             step = self._open = _Pass()
@@ -368,7 +368,7 @@ def _rows(gradient: torch.Tensor, batch_dim: int) -> torch.Tensor:
     return gradient.permute(batch_dim, *others).reshape(gradient.shape[batch_dim], -1)
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
     """Whether a backward pass is running: a forward pass inside it is that of a checkpoint."""
     return torch._C._current_graph_task_id() != -1  # as torch.utils.checkpoint asks
 

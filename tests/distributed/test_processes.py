@@ -1,9 +1,11 @@
 """Real processes on gloo, started by torchrun: the same plans and scores, the same gradients."""
 
+import math
 import os
 import socket
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,36 @@ def test_same_plans_and_scores_as_one_process(ranks, tmp_path):
         assert torch.equal(result["scores"], pruner.scores)
         assert result["savings"] == str(pruner.savings)
     assert pruner.savings.saved > 0
+
+
+def test_classes_have_their_share_of_each_rank_s_batches(tmp_path):
+    """By the plan of one process, which also goes on from the middle of two ranks' epoch."""
+    pruner, labels = distributed_cases.in_order_of_classes()
+    straight = distributed_cases.train_by_class(pruner)
+    pruner.set_epoch(distributed_cases.EPOCHS)
+    results = torchrun("stratified", 2, tmp_path)
+    for rank, result in enumerate(results):
+        for key in ("plans", "weights"):
+            assert all(map(torch.equal, result[key], straight[key]))
+        for plan, batches in zip(straight["plans"], result["visits"], strict=True):
+            share = plan[rank::2].tolist()
+            assert list(chain(*batches))[: len(share)] == share
+            shares = labels[plan].bincount() / len(plan)
+            for batch in batches:
+                off = (labels[batch].bincount(minlength=3) - len(batch) * shares).abs()
+                assert off.max() <= 1.25 + math.log2(len(batch)), "as docs/usage.md says"
+        assert torch.equal(result["scores"], pruner.scores)
+        assert result["savings"] == str(pruner.savings)
+    assert len(straight["plans"][-1]) < 900
+
+    alone, _ = distributed_cases.in_order_of_classes()
+    alone.load_state_dict(results[0]["state"])
+    rest = distributed_cases.train_by_class(alone)
+    epoch, steps = distributed_cases.MIDDLE
+    visited = 2 * distributed_cases.BATCH * steps
+    assert list(chain(*rest["visits"][0])) == straight["plans"][epoch].tolist()[visited:]
+    assert all(map(torch.equal, rest["plans"], straight["plans"][epoch:]))
+    assert torch.equal(alone.scores, pruner.scores)
 
 
 def test_a_stream_pruner_on_each_rank(tmp_path):

@@ -1,11 +1,13 @@
 """Samples are left out after a layer: by rarity, or unbiased by predicted sizes; counted, resumable."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from infobatch import StreamPruner
 from infobatch.experimental.blocking import Blocking, PredictedSizes, Rarity, pooled
@@ -82,8 +84,14 @@ def test_what_is_left_out_costs_the_layers_before():
     assert blocking.savings.fraction == pytest.approx(0.75 * 0.6)
 
 
-@pytest.mark.parametrize("scorer", [Rarity, PredictedSizes])
-def test_it_continues_bit_for_bit(scorer):
+METHODS = {
+    "rarity": lambda: (Rarity(), Hardest(keep=0.5, ramp=6, mean_over="kept")),
+    "sizes": lambda: (PredictedSizes(), StreamPruner(keep=0.5)),
+}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_it_continues_bit_for_bit(method):
     def trained(blocking, model, steps):
         chosen = []
         for _ in range(steps):
@@ -95,7 +103,7 @@ def test_it_continues_bit_for_bit(scorer):
 
     def fresh():
         model = network()
-        return Blocking(model[1], scorer(), StreamPruner(keep=0.5), cost=0.5), model
+        return Blocking(model[1], *method(), cost=0.5), model
 
     expected = trained(*fresh(), 8)
     first, model = fresh()
@@ -116,10 +124,196 @@ def test_costs_that_raise(cost):
 
 def test_nothing_is_kept_before_the_first_batch():
     blocking = Blocking(nn.Linear(2, 2), Rarity(), Hardest(), cost=0.5)
+    with pytest.raises(RuntimeError, match="read before the model's first forward pass, expected"):
+        blocking.kept  # noqa: B018 - a property
+
+
+def test_rarities_are_not_for_a_draw_by_sizes():
     with pytest.raises(
-        RuntimeError, match="read before the model's first forward pass in training"
+        ValueError, match=r"Blocking\(\) got Rarity\(\) with a StreamPruner"
+    ) as error:
+        Blocking(nn.Linear(2, 2), Rarity(), StreamPruner(), cost=0.5)
+    assert "Use Hardest(keep=0.6) with Rarity(), or PredictedSizes()" in str(error.value)
+
+
+@pytest.mark.parametrize("mode", ["without gradients", "with the layer in evaluation mode"])
+def test_nothing_is_left_out_without_a_training_step(mode):
+    """Not in a pass that only looks, and not behind a frozen layer, where reading what was kept says so."""
+    model = network()
+    whole = model(X)
+    blocking = Blocking(model[1], Rarity(), Hardest(keep=0.5), cost=0.5)
+    model(X)
+    model[1].train(mode == "without gradients")
+    with torch.set_grad_enabled(mode != "without gradients"):
+        assert torch.equal(model(X), whole)
+    assert blocking.savings.scored == 40
+    expected = f"read after a forward pass {mode}, expected after one with gradients"
+    with pytest.raises(RuntimeError, match=expected) as error:
+        blocking.kept  # noqa: B018 - a property
+    assert "frozen in evaluation mode, name an nn.Identity() behind them" in str(error.value)
+    model.train()
+    model(X)
+    assert len(blocking.kept) == 20
+
+
+@pytest.mark.parametrize(
+    ("output", "described"),
+    [
+        ((X, None), "a tuple"),
+        (X[:, 0], r"a tensor of shape \(40,\)"),
+        (X.mean(), r"a tensor of shape \(\)"),
+    ],
+)
+def test_outputs_without_a_row_of_features_for_each_sample_raise(output, described):
+    class Layer(nn.Module):
+        def forward(self):
+            return output
+
+    layer = Layer()
+    Blocking(layer, Rarity(), Hardest(), cost=0.5)
+    expected = f"got {described} as the output of its Layer, expected a tensor with a row for each"
+    with pytest.raises(TypeError, match=expected):
+        layer()
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_checkpoint_has_the_same_rows_again(method):
+    """The layer runs twice for one batch, which is chosen from and counted once."""
+    gradients = []
+    for through in (lambda model, x: model(x), lambda *of: checkpoint(*of, use_reentrant=False)):
+        model = network()
+        blocking = Blocking(model[1], *method(), cost=0.5)
+        gradients.append([])
+        for _ in range(3):
+            outputs = through(model, X)
+            kept = blocking.kept
+            each = functional.cross_entropy(outputs, Y[kept.index], reduction="none")
+            gradients[-1].append(gradient_of_all(model, kept.mean(each)))
+            assert blocking.kept is kept
+        assert blocking.savings.scored == 120
+    assert torch.equal(*map(torch.stack, gradients))
+
+
+def gradient_of_all(model, loss):
+    """As a training step computes it: ``autograd.grad`` does not work with checkpoints."""
+    model.zero_grad()
+    loss.backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def test_a_checkpoint_of_an_earlier_batch_raises():
+    model = network()
+    Blocking(model[1], Rarity(), Hardest(keep=0.5), cost=0.5)
+    first, second = (checkpoint(model, x, use_reentrant=False) for x in (X, X + 1))
+    with pytest.raises(RuntimeError, match="call backward\\(\\) before the next forward pass, or"):
+        (first.sum() + second.sum()).backward()
+
+
+def test_a_reentrant_checkpoint_raises():
+    """Its first pass is without gradients."""
+    model = network()
+    blocking = Blocking(model[1], Rarity(), Hardest(keep=0.5), cost=0.5)
+    checkpoint(model, X.clone().requires_grad_(), use_reentrant=True)
+    with pytest.raises(
+        RuntimeError, match="if a checkpoint runs the layer, pass it use_reentrant=Fal"
     ):
         blocking.kept  # noqa: B018 - a property
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, where it splits the graph
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_compiled_model_has_the_same_rows(method):
+    losses = []
+    for compiled in (False, True):
+        model = network()
+        blocking = Blocking(model[1], *method(), cost=0.5)
+        forward = torch.compile(model, backend="eager") if compiled else model
+        losses.append([])
+        for _ in range(4):
+            outputs = forward(X)
+            kept = blocking.kept
+            each = functional.cross_entropy(outputs, Y[kept.index], reduction="none")
+            if isinstance(blocking.scorer, PredictedSizes):
+                blocking.scorer.learn(blocking.features, -torch.expm1(-each), kept.weights)
+            losses[-1].append(kept.mean(each).detach())
+        model.eval()
+        assert len(forward(X)) == 40
+    assert torch.equal(*map(torch.stack, losses))
+    torch._dynamo.reset()
+
+
+# Values that are not finite.
+
+
+BAD = [torch.inf, -torch.inf, torch.nan]
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+@pytest.mark.parametrize(
+    ("scorer", "bad"), [*product([Rarity, PredictedSizes], BAD), (Rarity, 1e30)]
+)
+def test_features_that_are_not_finite_spoil_only_their_sample(scorer, bad, batch):
+    """It has no score, and the scorer learns what it would have learned from the other samples."""
+    scorer, expected = scorer(), scorer()
+    for number in range(6):
+        features = 0.9**number * X
+        others = torch.arange(40) != (3 if number == batch else -1)
+        spoiled = features.where(others[:, None], bad)
+        scores = scorer.score(spoiled)
+        assert torch.allclose(scores[others], expected.score(features[others]), atol=1e-4)
+        assert torch.equal(scores.isfinite(), others)
+        if isinstance(scorer, PredictedSizes):
+            sizes = features[:, 0].abs() + 0.1
+            scorer.learn(spoiled, sizes, torch.ones(40))
+            expected.learn(features[others], sizes[others], torch.ones(int(others.sum())))
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_sample_without_a_score_is_kept_and_counted(method):
+    layer = nn.Identity()
+    blocking = Blocking(layer, *method(), cost=0.5)
+    for number in range(8):
+        x = X.clone()
+        if number == 3:
+            x[5] = torch.nan
+        layer(x)
+        kept = blocking.kept
+        if isinstance(blocking.scorer, PredictedSizes):
+            blocking.scorer.learn(blocking.features, kept.index + 1.0, kept.weights)
+        assert number != 3 or 5 in kept.index
+    assert len(kept) < 40
+    assert blocking.savings.unscored == 1
+
+
+def test_nothing_is_learned_from_losses_that_are_not_finite():
+    clean, scorer = PredictedSizes(), PredictedSizes()
+    sizes = X[:, 0].abs() + 0.1
+    for number in range(3):
+        some = torch.arange(40) % 7 != number
+        clean.learn(X[some], sizes[some], torch.ones(int(some.sum())))
+        scorer.learn(
+            X, sizes.where(some, [torch.nan, torch.inf, -torch.nan][number]), torch.ones(40)
+        )
+    assert torch.equal(clean.score(X), scorer.score(X))
+    scorer.learn(X, torch.full((40,), torch.nan), torch.ones(40))
+    scorer.learn(X, sizes, torch.full((40,), torch.inf))
+    assert torch.equal(clean.score(X), scorer.score(X)), "a batch without any"
+    untaught = PredictedSizes()
+    untaught.learn(X, torch.full((40,), torch.nan), torch.ones(40))
+    assert untaught.score(X).tolist() == [1.0] * 40
+
+
+@pytest.mark.parametrize("seen", [0, 2])
+def test_an_empty_batch_raises_and_changes_nothing(seen):
+    scorer, expected = Rarity(8), Rarity(8)
+    for rarity in (scorer, expected):
+        for _ in range(seen):
+            rarity.score(X)
+    layer = nn.Identity()
+    Blocking(layer, scorer, Hardest(), cost=0.5)
+    with pytest.raises(ValueError, match=r"Hardest.select\(\) got scores of shape \(0,\)"):
+        layer(X[:0])
+    assert torch.equal(scorer.score(X), expected.score(X))
 
 
 # The scores.

@@ -1,6 +1,8 @@
 """A small network chooses what to train on: unbiased or the hardest, its cost counted, resumable."""
 
 import copy
+import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -39,8 +41,39 @@ def test_the_hardest_are_kept_in_order_with_weight_one():
     assert kept.mean(torch.tensor([1.0, 2.0, 3.0])) == pytest.approx(6 / 5), "over the whole batch"
 
 
-def test_scores_that_are_not_numbers_are_kept():
-    assert Hardest(keep=0.5).select(torch.tensor([9.0, torch.nan])).index.tolist() == [1]
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_scores_that_are_not_numbers_are_kept_and_counted(bad):
+    hardest = Hardest(keep=0.5)
+    assert hardest.select(torch.tensor([9.0, bad])).index.tolist() == [1]
+    assert hardest.select(torch.tensor([9.0, 1.0])).index.tolist() == [0]
+    assert hardest.savings.unscored == 1
+    again = Hardest(keep=0.5)
+    again.load_state_dict(hardest.state_dict())
+    again.select(torch.tensor([bad, bad]))
+    assert again.savings.unscored == 3
+
+
+def test_the_share_is_rounded_up_exactly():
+    """As with fractions; floating-point numbers would keep 9 of 10 for 0.8."""
+    for keep in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1):
+        for size in (1, 5, 10, 20, 64, 100, 1000, 1024):
+            expected = math.ceil(Fraction(str(keep)) * size)
+            assert len(Hardest(keep=keep).select(torch.rand(size))) == expected
+    assert len(Hardest(keep=1e-12).select(torch.rand(8))) == 1
+
+
+def test_the_mean_is_over_the_batch_or_over_the_kept():
+    """Over the kept, it is what a criterion with the reduction "mean" computes from their outputs."""
+    losses = torch.tensor([0.5, 3.0, 0.1, 2.0, 0.2])
+    for mean_over, expected in (("batch", 5.5 / 5), ("kept", 5.5 / 3)):
+        kept = Hardest(keep=0.6, mean_over=mean_over).select(losses)
+        assert kept.mean(losses[kept.index]) == pytest.approx(expected)
+    ramped = Hardest(keep=0.5, ramp=4, mean_over="kept")
+    for size in (8, 7, 6, 5, 4):
+        kept = ramped.select(torch.rand(8))
+        assert kept.weights.tolist() == [pytest.approx(8 / size)] * size
+    with pytest.raises(ValueError, match=r"Hardest\(mean_over=…\) got 'sum', expected 'batch' or"):
+        Hardest(mean_over="sum")
 
 
 def test_the_share_that_is_left_out_rises_over_the_ramp():
@@ -101,6 +134,24 @@ def test_it_learns_from_every_fourth_batch_what_it_keeps():
             (each[hardest].sum() / 40).backward()
             optimizer.step()
         assert torch.allclose(proxy.model.weight, by_hand.weight)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_loss_that_is_not_finite_teaches_nothing(bad):
+    """One bad sample: the proxy takes no step on its batch, and the steps after it as if it had not been."""
+    proxy = proxy_of(StreamPruner(keep=0.5), every=1)
+    before = proxy.model.weight.clone()
+    spoil = torch.where(torch.arange(40) == 3, bad, 1.0)
+    kept = proxy.select(lambda model: losses(model) * spoil)
+    assert 3 in kept.index
+    assert torch.equal(proxy.model.weight, before)
+    assert not proxy.optimizer.state
+    for _ in range(4):
+        assert len(proxy.select(losses)) < 40
+    assert not torch.equal(proxy.model.weight, before)
+    assert proxy.savings.unscored == 1
+    learning = 4 * 40 * 0.1 * 2 / 3
+    assert proxy.savings.cost == pytest.approx(proxy.savings.trained + 5 * 40 * 0.1 / 3 + learning)
 
 
 def test_the_scores_of_a_per_sample_choose():

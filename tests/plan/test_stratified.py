@@ -273,3 +273,31 @@ def test_errors():
         r"array with one entry per sample\.$",
     ):
         infobatch.Pruner(4, 2, order="stratified")
+
+
+@pytest.mark.parametrize(
+    ("labels", "types"),
+    [
+        (["cat", None, "dog", None], "NoneType and str"),
+        ([None] * 4, "NoneType"),
+        (np.array([1, "one", 2, 2], object), "int and str"),
+    ],
+)
+@pytest.mark.parametrize("needing", [{"order": "stratified"}, {"protect_classes": 0.5}], ids=str)
+def test_classes_without_an_order_raise(labels, types, needing):
+    """Before the first epoch, not in the middle of a training."""
+    with pytest.raises(
+        ValueError, match=f"^labels got values of type {types}, which have no"
+    ) as error:
+        infobatch.Pruner(4, 2, labels=labels, **needing)
+    assert str(error.value).endswith(
+        "expected a name or number for the class of each sample. Give samples without a class one of "
+        "their own, such as '' or -1."
+    )
+
+
+def test_names_and_numbers_are_classes_whatever_the_array():
+    for labels in (["a", "b", "a"], [1, 2.5, 1], [b"a", b"b", b"a"]):
+        pruner = infobatch.Pruner(3, 2, labels=np.array(labels, object), order="stratified")
+        assert sorted(pruner.sampler) == [0, 1, 2]
+    infobatch.Pruner(2, 2, labels=["a", None])  # nothing needs them

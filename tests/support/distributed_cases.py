@@ -60,6 +60,40 @@ def drive(out):
     }
 
 
+BATCH, MIDDLE = 8, (2, 3)  # of a rank; the epoch and the steps in it after which a state is taken
+
+
+def in_order_of_classes():
+    """900 samples of three classes, of 60, 30 and 10%."""
+    labels = torch.tensor([0, 1, 0, 1, 0, 2, 0, 1, 0, 0]).repeat(90)
+    return infobatch.Pruner(900, EPOCHS, delta=1.0, order="stratified", labels=labels), labels
+
+
+def stratified(out):
+    """Epochs in which every class has its share of every batch; a state from the middle of one."""
+    init()
+    pruner, _ = in_order_of_classes()
+    seen = train_by_class(pruner)
+    pruner.set_epoch(EPOCHS)
+    return {**seen, "scores": pruner.scores, "savings": str(pruner.savings)}
+
+
+def train_by_class(pruner):
+    """The plans and batches of all epochs from here on, and a state on the way."""
+    plans, weights, visits, state = [], [], [], None
+    batches = pruner.batch_sampler(BATCH)
+    for epoch in range(pruner.epoch, EPOCHS):
+        visits.append([])
+        for step, batch in enumerate(batches):
+            if (epoch, step) == MIDDLE:
+                state = pruner.state_dict()
+            pruner.update(loss_of(torch.tensor(batch, dtype=torch.float32), epoch))
+            visits[-1].append(batch)
+        plans.append(pruner.plan.order)
+        weights.append(pruner.plan.weights)
+    return {"plans": plans, "weights": weights, "visits": visits, "state": state}
+
+
 def mesh(out):
     """Tensor-parallel neighbours share a batch: they count as one rank."""
     init()

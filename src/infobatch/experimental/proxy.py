@@ -22,9 +22,9 @@ class Proxy:
     batch, without weights: ``Proxy(…, Hardest(keep=0.5))``. With a :class:`infobatch.StreamPruner` in its
     place, the network's expected gradient is that of the whole batch.
 
-    The proxy learns from the samples that it keeps, with the same weights, as in that script. Its cost is
-    counted in training steps of the network: ``cost`` for a step of its own, a third of that for a batch that it
-    only scores.
+    The proxy learns from the samples that it keeps, with the same weights, as in that script. It takes no step
+    if their loss is not finite. Its cost is counted in training steps of the network: ``cost`` for a step of its
+    own, a third of that for a batch that it only scores.
 
     Args:
         model: the small network.
@@ -87,12 +87,18 @@ class Proxy:
         per_sample, scores = result if isinstance(result, PerSample) else (result, result)
         kept = self.pruner.select(scores.detach())
         if self.learns:
-            self.optimizer.zero_grad()
-            kept.mean(per_sample[kept.index]).backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            self._learned += kept.batch_size
+            self._learn(kept, per_sample)
         self._batches += 1
         return kept
+
+    def _learn(self, kept: Kept, per_sample: torch.Tensor) -> None:
+        loss = kept.mean(per_sample[kept.index])
+        if not loss.detach().cpu().isfinite():
+            return
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self._learned += kept.batch_size
 
     @property
     def savings(self) -> StreamSavings:

@@ -22,7 +22,7 @@ from infobatch.plan import FloatArray, Plan, Strata, draw_plan, whole_plan
 from infobatch.policies.assumptions import check_not_negative, doubt_about_sizes
 from infobatch.policies.base import MOST_LEFT_OUT, Policy, Samples, Sum, alone, tracks_of
 from infobatch.policies.budget import check_save, scale_to, target_share
-from infobatch.policies.classes import compact
+from infobatch.policies.classes import check_classes, compact
 from infobatch.policies.gradient import (
     Sizing,
     added_noise,
@@ -83,6 +83,8 @@ class Planner:
                 f"{_wants_labels(options)} got no labels, expected the class of each sample: pass labels=, an array "
                 "with one entry per sample."
             )
+        if labels is not None and options.needs_labels:
+            check_classes(labels)
         cost = check_rows("cost", options.cost, num_samples, positive=True)
         scores = read_scores(options.initial_scores, num_samples)
         shadows = {

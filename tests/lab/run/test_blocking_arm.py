@@ -29,8 +29,9 @@ def run_of(folder, arm, **more):
 
 def test_what_chooses():
     biased = Arm("blocking:layer=1:rarest=0.6").chooser(seed=0, ramp=50)
-    assert (biased.keep, biased.ramp) == (0.6, 50)
-    assert Arm("proxy:hardest=0.6").chooser(seed=0, ramp=50).ramp == 0
+    assert (biased.keep, biased.ramp, biased.mean_over) == (0.6, 50, "kept"), "as published"
+    biased = Arm("proxy:hardest=0.6").chooser(seed=0, ramp=50)
+    assert (biased.keep, biased.ramp, biased.mean_over) == (0.6, 0, "batch"), "as published"
     unbiased = Arm("blocking:layer=1:keep=0.1:max_noise=0.2").chooser(seed=4, ramp=50)
     assert isinstance(unbiased, StreamPruner)
     assert (unbiased.max_noise, unbiased.seed) == (0.2, 4)

@@ -4,10 +4,11 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 from measured import paired, runs_of
 
-from infobatch.lab.stats.frontier import frontier, quality_at
+from infobatch.lab.stats.frontier import frontier, quality_at, saving_differences
 from infobatch.lab.stats.pairing import Measurement
 
 FULL = runs_of("full", {0.5: [80, 82, 84], 1.0: [84, 86, 88]})
@@ -201,3 +202,103 @@ def test_full_data_that_is_trained_for_longer_stays_the_measure_at_full_length()
     assert point.saving.bound is None, "the curve goes on"
     assert result.reaches[0].full_cost == pytest.approx(100)
     assert result.full_length == 1.0
+
+
+# The difference between what two arms save.
+
+MEAN = runs_of("mean", {1.0: [81.9, 84, 86.1]}, cost=50)  # saves 25%
+UCB = runs_of("ucb", {1.0: [81.1, 82.8, 85.1]}, cost=50)  # saves 12.5%
+
+
+def differences(*groups, other="ucb", **options):
+    return saving_differences(paired(*groups, **options), other)
+
+
+def test_a_difference_of_savings_by_hand():
+    # Full data's quality is 90 - 400 / cost, less 2, 0, -2: at the cost 50 / u it is 90 - 8 u. The arms are above
+    # it by -0.1, 0, 0.1 and 0.1, -0.2, 0.1, so they differ by -0.2, 0.2, 0: sd 0.2, half = 4.302653 * 0.2 / sqrt(3)
+    # = 0.496828, and in shares of the compute an eighth of that.
+    (row,) = differences(FULL, MEAN, UCB)
+    assert (row.arm, row.seeds) == ("mean", (0, 1, 2))
+    assert row.difference == pytest.approx(0.125)
+    ends = 0.125 - 0.496828 / 8, 0.125 + 0.496828 / 8
+    assert (row.low, row.high) == pytest.approx(ends, abs=1e-6)
+    assert row.text == "+12.5 points (+6.3 to +18.7)"
+    (reverse,) = differences(FULL, MEAN, UCB, other="mean")
+    assert (reverse.difference, reverse.low) == pytest.approx((-row.difference, -row.high))
+
+
+def test_arms_that_move_together_differ_for_certain():
+    """Noise that both have leaves no trace, however wide the interval of each saving."""
+    noise = np.array([1.5, -1, -0.5])
+    twins = [
+        runs_of(arm, {1.0: np.array([q, 2 + q, 4 + q]) + noise}, cost=50)
+        for arm, q in (("a", 82), ("b", 81))
+    ]
+    (row,) = differences(FULL, *twins, other="b")
+    assert (row.low, row.high) == pytest.approx((row.difference, row.difference))
+    assert row.difference == pytest.approx(1 / 8)
+
+
+def test_differences_that_are_not_known():
+    best, worst = (
+        runs_of("mean", {1.0: [quality] * 3}, cost=50) for quality in (95, 60)
+    )  # beyond an end of the curve
+    diverged = runs_of("mean", {1.0: [84, 84, None]}, cost=50)
+    elsewhere = runs_of("mean", {0.5: [84, 84, 84]})
+    for arm in (best, worst, diverged, elsewhere):
+        (row,) = differences(FULL, arm, UCB)
+        assert (row.difference, row.low, row.high, row.text) == (None, None, None, "–")
+        if arm is not elsewhere:
+            (row,) = differences(FULL, arm, UCB, other="mean")
+            assert row.text == "–"
+    flat = runs_of("full", {0.5: [84] * 3, 1.0: [84] * 3})
+    (row,) = differences(flat, runs_of("mean", {1.0: [84.0] * 3}), UCB, other="mean")
+    assert row.difference is None
+
+
+def test_one_seed_and_open_ends_in_words():
+    first = [[run for run in runs if not run.seed] for runs in (FULL, MEAN, UCB)]
+    (row,) = differences(*first)
+    assert row.text == "+10.0 points"
+    curve = runs_of("full", {0.5: [78, 80, 82], 1.0: [82, 84, 86]})
+    for quality, noise, words in (
+        (83, 1, "+25.0 points (−6.1 or more)"),
+        (82, 2, "+12.5 points"),
+        (80.4, 0.5, "−7.5 points (+8.0 or less)"),
+    ):
+        qualities = [quality - 2 - noise, quality, quality + 2 + noise]
+        arm = runs_of("mean", {1.0: qualities}, cost=50)
+        (row,) = differences(curve, arm, runs_of("ucb", {1.0: [79, 81, 83]}, cost=50))
+        assert row.text == words
+
+
+@pytest.mark.parametrize(
+    ("saved", "beside"), [((0.58, 0.3), (0.7, 0.2)), ((0.65, 0.0), (0.65, 0.0))]
+)
+def test_the_interval_of_a_difference_covers_the_truth(saved, beside):
+    """By simulation, with noise that the arms share with full data on a seed, and noise of their own."""
+    generator, covered, errors = np.random.default_rng(0), 0, []
+    arms = {"full": (1, 0), "mean": saved, "ucb": beside}
+    for _ in range(200):
+        shared = generator.normal(0, 0.3, 5)
+        groups = [
+            runs_of(
+                arm,
+                {
+                    length: 90
+                    - 0.8 * ((1 - saving) / kept / length) ** 1.5
+                    + shared
+                    + generator.normal(0, 0.1, 5)
+                    for length in (0.4, 0.6, 0.8, 1.0)
+                },
+                cost=100 * kept,
+            )
+            for arm, (kept, saving) in arms.items()
+        ]
+        (row,) = differences(*groups)
+        truth = saved[1] - beside[1]
+        errors.append(row.difference - truth)
+        covered += row.low <= truth <= row.high
+    assert 0.9 <= covered / 200 <= 0.99
+    assert abs(np.mean(errors)) < 0.01

@@ -104,7 +104,8 @@ class Arm:
     def chooser(self, *, seed: int, ramp: int) -> StreamPruner | Hardest:
         """What chooses from each batch: an unbiased draw, or those with the highest scores.
 
-        By rarity, the share that is left out rises over ``ramp`` batches.
+        By rarity, the share that is left out rises over ``ramp`` batches, and the loss is the mean over the
+        kept samples, as published; by difficulty, it is over the whole batch, as published.
         """
         settings = self.stream
         assert settings is not None
@@ -118,7 +119,9 @@ class Arm:
                 f"{name}={settings[name]} was combined with {others}, expected it alone: it keeps samples without "
                 "weights, and the others are settings of an unbiased draw."
             )
-        return Hardest(settings[name], ramp=ramp if name == RAREST else 0)
+        if name == RAREST:
+            return Hardest(settings[name], ramp=ramp, mean_over="kept")
+        return Hardest(settings[name])
 
     @property
     def delta(self) -> float | None:

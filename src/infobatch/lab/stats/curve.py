@@ -25,7 +25,7 @@ lengths there.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -110,7 +110,46 @@ def cross(curve: Curve, log_cost: Array, quality: Array, *, confidence: float) -
     curve must not count as a saving.
     """
     log_cost, quality = np.atleast_2d(log_cost), np.atleast_2d(quality)
-    parts = _by_ratio(curve, log_cost, quality)
+    return _crossing(_by_ratio(curve, log_cost, quality), confidence)
+
+
+def cross_beside(
+    curve: Curve,
+    points: tuple[Array, Array],
+    others: tuple[Array, Array],
+    *,
+    confidence: float,
+) -> tuple[Crossing, float] | None:
+    """Find where points cross ``curve``, with the interval that counts for the difference from others' crossing.
+
+    Both are log costs and qualities as :func:`cross` takes them, on the same seeds. Their crossings are
+    uncertain together: they share the curve and the seeds. By the slope of the others' differences from the
+    curve, which are straight in 1 / cost, each seed's difference at their crossing says by how much it would move
+    that crossing; the points' differences are tested less what moves their crossing as far.
+
+    Returns:
+        The points' crossing, and the log of the others' own ratio of costs. None if the curve ends before it
+        reaches the others' quality, or is flat there.
+    """
+    parts, beside = _by_ratio(curve, *points), _by_ratio(curve, *others)
+    other = _crossing(beside, confidence)
+    there = _stretch(beside, other.estimate)
+    if other.beyond or not there.slope:
+        return None
+    moves = there.line_at(other.estimate) / there.slope
+    tested = [
+        replace(
+            part,
+            at_left=part.at_left - part.slope * moves,
+            at_right=part.at_right - part.slope * moves,
+        )
+        for part in parts
+    ]
+    return _crossing(tested, confidence), other.estimate
+
+
+def _crossing(parts: list[_Segment], confidence: float) -> Crossing:
+    """Where the mean of the differences ends to be above zero, and the interval by their t test."""
     start, end = parts[0].left, parts[-1].right
     reached = _first_not_above(parts, reach=0.0)
     if reached is None:
@@ -119,7 +158,7 @@ def cross(curve: Curve, log_cost: Array, quality: Array, *, confidence: float) -
         estimate, beyond = start, -1
     else:
         estimate, beyond = reached, 0
-    count = quality.shape[1]
+    count = len(parts[0].at_left)
     if count == 1:
         return Crossing(estimate, None, None, beyond)
     reach = t_quantile(confidence, count) / math.sqrt(count)
@@ -202,6 +241,12 @@ class _Segment:
 
     def reversed(self) -> _Segment:
         return _Segment(self.right, self.left, -self.at_right, -self.at_left)
+
+    @property
+    def slope(self) -> float:
+        """By how much the mean difference grows with 1 / cost."""
+        run = math.exp(-self.left) - math.exp(-self.right)
+        return float((self.at_left - self.at_right).mean()) / run if run else 0.0
 
     def at(self, share: float) -> Array:
         """Each seed's difference at a share of the segment, measured in 1 / cost."""
