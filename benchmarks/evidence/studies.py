@@ -464,8 +464,7 @@ SAME_RATE = replace(
     "been seen, before the first test run on all data with this rate.",
     arms=f"full,auto,quantile:{LIKE_AUTO},{BIASED.partition(',')[0]}",
     learning_rates="0.4",
-    headline="",
-    in_readme=False,
+    headline="the same images, all data with the rate that its validation runs preferred",
     controls="",
     reuses=FRESH.name,
 )

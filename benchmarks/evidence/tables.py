@@ -27,8 +27,13 @@ RULES = {
 }
 # When pruning helps, by what the network has left to learn, and the studies of each.
 REGIMES = {
-    "most samples learned before its end": ("demo", "fresh-fashion", "frontier-covertype"),
-    "much to learn everywhere until its end": ("wide-cifar10",),
+    "most samples learned before its end": (
+        "demo",
+        "fresh-fashion",
+        "same-rate-fashion",
+        "frontier-covertype",
+    ),
+    "most samples still being learned at its end": ("wide-cifar10",),
     "only a few epochs": ("few-epochs-alpaca",),
 }
 FULL_COLUMN = "against all data at full length"
