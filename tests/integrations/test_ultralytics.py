@@ -193,6 +193,74 @@ def test_losses_of_other_tasks_are_those_of_ultralytics(settings, data_of, task,
     )
 
 
+def chosen(outputs, rows, images):
+    """What the model returned, for some rows of the batch."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs[rows] if len(outputs) == images else outputs
+    if isinstance(outputs, dict):
+        return {name: chosen(part, rows, images) for name, part in outputs.items()}
+    return type(outputs)(chosen(part, rows, images) for part in outputs)
+
+
+def repeated(batch, rows):
+    """The batch with these images, some of them more than once."""
+    images, owners = len(batch["img"]), batch["batch_idx"].long()
+    places = [(owners == row).nonzero()[:, 0] for row in rows]
+    objects = torch.cat(places)
+    result = {
+        "batch_idx": torch.cat([torch.full((len(p),), float(i)) for i, p in enumerate(places)])
+    }
+    for name, values in batch.items():
+        if isinstance(values, torch.Tensor) and name != "batch_idx":
+            result[name] = values[objects if len(values) == len(owners) else rows]
+            assert len(owners) != images
+    return result
+
+
+WEIGHTED = [("detect", "yolo11n"), ("detect", "yolo26n")]
+WEIGHTED += [(task, version) for task in TASKS for version in ("yolo11n", "yolo26n")]
+
+
+@pytest.mark.usefixtures("in_double_precision")
+@pytest.mark.parametrize(("task", "version"), WEIGHTED, ids=str)
+def test_a_weight_of_two_is_the_image_twice(settings, data_of, task, version):
+    """In a pruned epoch, loss and gradients are Ultralytics' own of a batch in which the image is there twice.
+
+    So each part's divisor is weighted as well: the sum of target scores, of anchors, of key points.
+    """
+    base, ending = TASKS.get(task, (InfoBatchDetectionTrainer, ""))
+    scores = torch.arange(IMAGES) % 3.0  # two thirds at or below the mean; half of them are kept
+    kind = base.with_options(policy="mean", delta=1.0, warmup=0, initial_scores=scores)
+    settings |= {"data": data_of(task), "task": task, "batch": 12, "nbs": 12}
+    trainer, batch = ready(settings, f"{version}{ending}.yaml", kind)
+    plan, model = trainer.train_data.plan, trainer.model.double()
+    weights = plan.weights[: len(batch["img"])].round().long()
+    assert set(weights.tolist()) == {1, 2}
+    rows = torch.arange(len(weights)).repeat_interleave(weights)
+    if version == "yolo11n":  # boxes of about the right size, as after some training
+        for level in model.model[-1].cv2:
+            level[-1].bias.data.view(4, -1)[:, 1] += 5.0
+    outputs = model(batch["img"].double())
+    torch.manual_seed(0)
+    loss, items = model.criterion(outputs, batch)
+    sums = [branch._counts.sum() for branch in model.criterion._per_image._branches]
+    assert min(sums) > 1  # a smaller one would not be the divisor
+    torch.manual_seed(0)
+    twice = repeated(batch, rows)
+    expected, expected_items = model.init_criterion()(chosen(outputs, rows, len(weights)), twice)
+    torch.testing.assert_close(loss, expected.sum(), rtol=1e-6, atol=0, check_dtype=False)
+    factor = len(rows) / len(weights)  # for the smaller number of batches
+    for name, item in items.items():
+        torch.testing.assert_close(
+            item, expected_items[name] * factor, rtol=1e-6, atol=1e-12, check_dtype=False
+        )
+    ours, theirs = gradients(loss, model), gradients(expected.sum(), model)
+    largest = max(float(gradient.abs().max()) for gradient in theirs if gradient is not None)
+    for own, other in zip(ours, theirs, strict=True):
+        if own is not None and other is not None:
+            torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-9 * largest)
+
+
 def alone(batch, image):
     """One image of a batch, as a batch."""
     own = batch["batch_idx"] == image
@@ -744,7 +812,7 @@ def test_classification(settings, folders):
     def note(trainer):
         """Which image each loss belongs to is the plan's order; the whole is Ultralytics' own."""
         data, criterion = trainer.train_data, trainer.model.criterion._per_image
-        losses = criterion.parts()["loss"]
+        losses = criterion.parts()["loss"].losses
         made = data.progress.done
         rows = data.plan.order[made - len(losses) : made]
         found.update(zip(rows.tolist(), losses.tolist(), strict=True))

@@ -75,6 +75,7 @@ def test_two_processes_share_the_epochs(settings, capfd):
         assert note["savings"] == str(trainer.train_data.savings)
         assert torch.equal(note["broken"], note["plans"][2][0])  # repeated with the same images
     assert torch.isfinite(notes[0]["scores"]).all()
+    assert sum(note["divided"] for note in notes) > 1  # batches with different weights
     # What is left in the process that started the others.
     data = trainer.train_data
     assert data.savings.made == sum(len(notes[0]["plans"][epoch][0]) for epoch in range(EPOCHS))

@@ -335,5 +335,5 @@ class _PrunedLoss:
             extras = {QUALITY: quality[rows].to(whole.losses.device)}
         loss = train_data.update(whole, extras=extras)
         parts = self._per_image.parts()
-        items = {name: train_data.reweight(part) for name, part in parts.items()}
+        items = {name: train_data.reweight(part).detach() for name, part in parts.items()}
         return self._per_image.whole(loss, len(whole.losses)), items
