@@ -105,5 +105,6 @@ class PerSample(_LossesAndScores):
 def _correction(counts: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """The mean of the counts over their weighted mean; 1 if nothing counts."""
     counts = send(counts.detach(), weights.device, weights.dtype)
-    weighted = (counts * weights).sum()
-    return torch.where(weighted > 0, counts.mean() * weights.sum() / weighted, 1)
+    # Not a dot product: if all counts are 1, the two sums have the same bits.
+    quotient = counts.mean() * weights.sum() / (counts * weights).sum()
+    return quotient.nan_to_num(nan=1, posinf=1)

@@ -123,7 +123,7 @@ CASES = {
     "bf16": Case(update, bfloat16, 4, 6, 5),
     "scores=": Case(update, scores_of, 2, 4, 3),
     "PerSample": Case(update, per_sample_of, 2, 4, 3),
-    "PerSample, counts": Case(update, counted, 11, 13, 12),
+    "PerSample, counts": Case(update, counted, 10, 12, 11),
     "extras": Case(update, extras_of, 3, 5, 4, columns=2, options=EXTRA),
     "accumulation": Case(update_twice, plain, 6, 8, 7),
     "reweight": Case(reweighted, plain, 3, 5, 5),
@@ -141,7 +141,7 @@ CASES = {
     "index, extras": Case(
         update, indexed(extras_of, device=DEVICE), 7, 9, 8, columns=2, options=EXTRA
     ),
-    "index, counts": Case(update, indexed(counted, device=DEVICE), 14, 16, 15),
+    "index, counts": Case(update, indexed(counted, device=DEVICE), 13, 15, 14),
     "index, accumulation": Case(update_twice, indexed(device=DEVICE), 12, 13, 12),
     "index, reweight": Case(reweighted, indexed(device=DEVICE), 8, 10, 9),
     "index, skip": Case(skip_some, indexed(device=DEVICE), 5, 7, 6),
