@@ -403,9 +403,26 @@ def columns(trainer, prefix):
         ]
 
 
-def test_learning_rates_and_columns_are_those_of_ultralytics(settings):
-    pruned, plain = train(settings), train(settings, trainer=DetectionTrainer, name="plain")
-    assert pruned.train_data.savings.saved > 0
+@pytest.mark.parametrize("warmup_epochs", [1, 1.5, 3])
+def test_learning_rates_and_columns_are_those_of_ultralytics(settings, warmup_epochs):
+    """Ultralytics warms up batch by batch: in shorter epochs it would not get as far."""
+    settings |= {"warmup_epochs": warmup_epochs, "epochs": 5}
+    rates = {}
+
+    def note(trainer):
+        groups = trainer.optimizer.param_groups
+        numbers = [(group["lr"], group["momentum"]) for group in groups]
+        rates.setdefault(trainer.args.name, []).append((numbers, trainer.accumulate))
+
+    callbacks = {"on_train_epoch_end": note}
+    settings["nbs"] = 2 * BATCH
+    pruned = train(settings, callbacks=callbacks)
+    plain = train(settings, trainer=DetectionTrainer, name="plain", callbacks=callbacks)
+    kept = [epoch.kept_fraction for epoch in pruned.train_data.savings.epochs]
+    assert [fraction < 1 for fraction in kept] == [
+        epoch >= max(warmup_epochs, 1) for epoch in range(5)
+    ]
+    assert rates["run"] == rates["plain"]
     assert columns(pruned, "lr/") == columns(plain, "lr/")
     assert [list(row) for row in columns(pruned, "")] == [list(row) for row in columns(plain, "")]
     assert pruned.ema.updates < plain.ema.updates

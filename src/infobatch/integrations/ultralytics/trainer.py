@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -180,8 +181,9 @@ class PrunedTrainer(BaseTrainer):  # type: ignore[misc]
         )
 
     def _prune(self, dataset: Any) -> InfoBatch:
-        """The data set with pruned epochs."""
-        options = {"seed": self.args.seed, **self.pruning}
+        """The data set with pruned epochs; those of the warm-up are whole, because it counts batches."""
+        warmup = ceil(min(self.args.warmup_epochs, self.epochs - 1))
+        options = {"seed": self.args.seed, "warmup": warmup, **self.pruning}
         if isinstance(rule := resolve_policy(options["policy"]), AfssPrune):
             options["policy"] = replace(rule, extras=True)
         return InfoBatch(dataset, self.epochs, **options)
