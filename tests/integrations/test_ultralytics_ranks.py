@@ -103,10 +103,10 @@ def test_afss_on_two_processes(settings):
     )
     lengths = [epoch.planned for epoch in trainer.train_data.savings.epochs]
     assert lengths == [IMAGES] * 3 + [IMAGES // 2] * 2
-    assert trainer.train_data.savings.refreshed == IMAGES // 2  # in epoch 4
+    assert trainer.train_data.savings.refreshed == 2 * IMAGES  # in epochs 2 and 4
     for note in notes:
         assert note["epochs"] == len(lengths)
-        assert note["measured"] == 2 * IMAGES == trainer.measured
+        assert note["savings"] == str(trainer.train_data.savings)
         measured, alone = note["qualities"]
         torch.testing.assert_close(measured, alone, rtol=0, atol=0)
         torch.testing.assert_close(note["scores"], notes[0]["scores"], rtol=0, atol=0)

@@ -65,7 +65,6 @@ class Noting(OnProcessors):
         self.notes |= {
             "scores": data.scores,
             "savings": str(data.savings),
-            "measured": self.measured,
             "weights": nn.utils.parameters_to_vector(self.model.parameters()).detach(),
             "epochs": self.epoch + 1,
         }
