@@ -356,6 +356,35 @@ def test_each_loss_reaches_its_own_image_also_with_other_settings(settings, othe
     torch.testing.assert_close(trainer.train_data.scores, expected)
 
 
+def test_each_loss_reaches_its_own_image_with_a_cache_and_workers(settings):
+    trainer = train(settings, trainer=WatchedWithWorkers, epochs=3, cache="ram")
+    assert trainer.train_loader.num_workers == 2
+    assert all(image is not None for image in trainer.train_data.ims)
+    assert trainer.read == trainer.orders
+    assert all(len(epoch) < IMAGES for epoch in trainer.read[1:])
+    expected = torch.tensor([trainer.found[image] for image in range(IMAGES)])
+    torch.testing.assert_close(trainer.train_data.scores, expected)
+
+
+def test_the_defaults_of_ultralytics(data, tmp_path):
+    """Plots, three epochs of warm-up, batches of 16 accumulated to 64, an optimizer that it chooses."""
+    defaults = {"data": str(data), "project": str(tmp_path), "imgsz": SIDE, "device": "cpu"}
+    trainers = {"pruned": InfoBatchDetectionTrainer, "plain": DetectionTrainer}
+    runs = {
+        name: train(defaults, trainer=kind, name=name, epochs=6) for name, kind in trainers.items()
+    }
+    pruned, plain = runs["pruned"], runs["plain"]
+    assert type(pruned.optimizer) is type(plain.optimizer)
+    assert pruned.accumulate == 4
+    kept = [epoch.kept_fraction for epoch in pruned.train_data.savings.epochs]
+    assert kept[:3] == [1.0] * 3
+    assert all(fraction < 1 for fraction in kept[3:])
+    assert columns(pruned, "lr/") == columns(plain, "lr/")
+    names = [{path.name for path in run.save_dir.iterdir()} for run in (pruned, plain)]
+    assert "results.png" in names[0]
+    assert names[0] == names[1]
+
+
 def test_patience_ends_the_training(settings):
     class NoBetter(Pruned):
         def validate(self):
@@ -498,6 +527,27 @@ def test_resume_continues_with_the_scores(settings):
     assert order.tolist() == twin.plan.order.tolist()
     assert len(yolo.trainer.train_loader) == FULL  # for the warm-up: not the pruned epoch's length
     assert len(yolo.trainer.train_data.savings.epochs) == EPOCHS
+
+
+def test_resume_after_the_end_of_mosaic(settings):
+    """The resumed epoch is without mosaic, too: an unchanged image has its own boxes only."""
+    still = {"fliplr": 0.0, "translate": 0.0, "scale": 0.0, "close_mosaic": 2}
+    first = interrupted({**settings, **still}, 2)
+    found, read = [], []
+
+    class Resumed(Pruned):
+        def preprocess_batch(self, batch):
+            files = [number_of(path) for path in batch["im_file"]]
+            own = sum(len(self.train_data.labels[image]["cls"]) for image in files)
+            found.append((self.epoch, len(batch["cls"]) - own))
+            read.extend(files)
+            return super().preprocess_batch(batch)
+
+    yolo = YOLO(first.last)
+    yolo.train(trainer=Resumed, resume=True)
+    assert set(found) == {(3, 0)}
+    assert read == yolo.trainer.train_data.plan.order.tolist()
+    assert len(read) < IMAGES
 
 
 def test_resume_without_scores_says_so(settings):
