@@ -494,7 +494,7 @@ class StopHereError(Exception):
     """Stands for whatever ends a process."""
 
 
-def interrupted(settings, epoch):
+def interrupted(settings, epoch, trainer=Pruned):
     """Train up to the end of an epoch; return the trainer."""
     known = []
 
@@ -504,7 +504,7 @@ def interrupted(settings, epoch):
             raise StopHereError
 
     with pytest.raises(StopHereError):
-        train(settings, callbacks={"on_fit_epoch_end": stop})
+        train(settings, trainer=trainer, callbacks={"on_fit_epoch_end": stop})
     return known[-1]
 
 
@@ -548,6 +548,14 @@ def test_resume_after_the_end_of_mosaic(settings):
     assert set(found) == {(3, 0)}
     assert read == yolo.trainer.train_data.plan.order.tolist()
     assert len(read) < IMAGES
+
+
+def test_resume_without_a_trainer_is_ultralytics_own(settings):
+    yolo, seen = YOLO(interrupted(settings, 2).last), []
+    yolo.add_callback("on_train_batch_end", lambda trainer: seen.append(trainer.epoch))
+    yolo.train(resume=True)
+    assert type(yolo.trainer) is DetectionTrainer
+    assert seen == [3] * FULL  # on all images
 
 
 def test_resume_without_scores_says_so(settings):
@@ -806,10 +814,21 @@ def test_quality_where_everything_or_nothing_is_detected(settings):
     assert trainer.qualities().tolist() == (objects == 0).astype(float).tolist()
 
 
-def test_the_page(settings, monkeypatch):
+def test_the_page(settings, monkeypatch, tmp_path):
     """With the small data set, and fewer epochs."""
-    first, second, third = examples("docs/ultralytics.md")
+    first, resuming, second, third = examples("docs/ultralytics.md")
     names = {**settings, "epochs": 3}
+    monkeypatch.chdir(tmp_path)
+    place = {"project": str(tmp_path / "runs/detect"), "name": "train"}
+    state = interrupted({**settings, **place}, 2, InfoBatchDetectionTrainer).train_data.state_dict()
+    scope = {}
+    exec(resuming, scope)
+    history = scope["model"].trainer.train_data.savings.epochs
+    assert len(history) == EPOCHS
+    assert history[-1].kept_fraction < 1
+    twin = infobatch.Pruner(IMAGES, EPOCHS, policy="auto", warmup=1)
+    twin.load_state_dict(state)
+    assert history[-1].planned == len(twin.plan)
     plain = YOLO.train
 
     def briefly(model, **arguments):
