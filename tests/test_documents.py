@@ -158,6 +158,8 @@ def scoring_surroundings(tmp_path):
         "train_data": train_data,
         "loader": DataLoader(train_data, 64, sampler=train_data.sampler),
         "class_weights": torch.tensor([1.0, 2.0]),
+        "sums": torch.rand(4, requires_grad=True),
+        "counts": torch.tensor([3, 5, 9, 1]),
         "logits": torch.randn(4, 2, requires_grad=True),
         "targets": targets,
         "probabilities": torch.rand(4, 2).softmax(1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,21 @@ def check_batch(
     if index is not None:
         index = check_index(call, index, losses)
     return losses, scores, index
+
+
+def check_counts(call: str, losses: torch.Tensor | PerSample) -> PerSample | None:
+    """Return a batch whose loss is divided by counts, None for others; raise an error if they do not fit."""
+    if not isinstance(losses, PerSample) or losses.counts is None:
+        return None
+    shape = losses.losses.shape
+    for values in (losses.counts, *chain.from_iterable(losses.parts)):
+        if not isinstance(values, torch.Tensor) or values.shape != shape:
+            got = getattr(values, "shape", type(values).__name__)
+            raise ValueError(
+                f"{call}() got a PerSample with counts or parts of {got}, expected one number per sample: "
+                f"tensors of shape {tuple(shape)}."
+            )
+    return losses
 
 
 def check_not_captured(call: str, losses: torch.Tensor) -> None:

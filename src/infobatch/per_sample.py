@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
+
+from infobatch.transfer import send
 
 Sizes = Callable[[], torch.Tensor]
 NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
@@ -47,17 +49,62 @@ class PerSample(_LossesAndScores):
             ``{"confidence": …}``. The one named ``"gradient"`` is the size of each sample's gradient, up
             to a factor that all samples share: rules that keep samples in proportion to it (``"auto"``,
             ``"noise"``, ``"importance"``) use it instead of what they would derive from the score.
+        counts: what each sample adds to the number that the batch's loss is divided by, if that is not
+            the number of samples: its tokens, its pixels, its target scores. A common factor does not
+            matter. A pruned epoch keeps other samples than an average batch has, so that number is
+            itself to be weighted; :meth:`rescaled` does that.
+        parts: parts of the losses that are divided by other numbers: pairs of what a part contributes to
+            ``losses``, and its counts. The rest of ``losses`` has the counts above.
     """
 
     extras: Mapping[str, torch.Tensor]
+    counts: torch.Tensor | None
+    parts: Sequence[tuple[torch.Tensor, torch.Tensor]]
 
     def __new__(
         cls,
         losses: torch.Tensor,
         scores: torch.Tensor,
         extras: Mapping[str, torch.Tensor] = NOTHING,
+        counts: torch.Tensor | None = None,
+        parts: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
     ) -> PerSample:
-        """Create a pair with one more attribute."""
+        """Create a pair with more attributes."""
         pair = super().__new__(cls, losses, scores)
-        pair.extras = extras
+        pair.extras, pair.counts, pair.parts = extras, counts, parts
         return pair
+
+    def rescaled(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return the losses as they are to be multiplied by a batch's weights.
+
+        A batch's loss is sum(losses) / sum(counts). To estimate that of all data from weighted samples,
+        the divisor has to be an estimate, too: sum(weights * counts) / sum(weights) instead of the plain
+        mean of the counts. :meth:`infobatch.Pruner.update` does this by itself; a loop that gets its weights
+        from :meth:`infobatch.Pruner.batch_weights` computes
+        ``(weights * samples.rescaled(weights)).mean()``.
+
+        Args:
+            weights: one per sample; only their ratios matter here.
+
+        Returns:
+            One loss per sample, with gradient; unchanged without ``counts``.
+
+        >>> samples = PerSample(torch.ones(2), torch.ones(2), counts=torch.tensor([1.0, 3.0]))
+        >>> samples.rescaled(torch.tensor([3.0, 1.0]))  # 2 instead of (3 * 1 + 1 * 3) / 4 = 1.5
+        tensor([1.3333, 1.3333])
+        """
+        if self.counts is None:
+            return self.losses
+        factor = _correction(self.counts, weights)
+        losses = self.losses * factor
+        for part, counts in self.parts:
+            losses = losses + part * (_correction(counts, weights) - factor)
+        return losses
+
+
+def _correction(counts: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The mean of the counts over their weighted mean; 1 if nothing counts."""
+    counts = send(counts.detach(), weights.device, weights.dtype)
+    # Not a dot product: if all counts are 1, the two sums have the same bits.
+    quotient = counts.mean() * weights.sum() / (counts * weights).sum()
+    return quotient.nan_to_num(nan=1, posinf=1)

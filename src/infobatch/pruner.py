@@ -182,11 +182,12 @@ class Pruner:
             TypeError, ValueError: if there is not one loss per sample.
         """
         others = self._others("update", losses, extras) if self._channels else ()
+        samples = checks.check_counts("update", losses)
         losses, scores, index = checks.check_batch("update", losses, scores, index)
         run = self._course.run_for("update()", index is not None)
         plain, by_loss = losses.detach(), scores is None
         reported = (plain if scores is None else scores.detach(), *others)
-        loss = run.update(losses, reported, index, by_loss=by_loss)
+        loss = run.update(losses, reported, index, by_loss=by_loss, samples=samples)
         self._last_losses = plain
         if run.updated >= run.check_at:
             self._course.after_update(run)
@@ -216,7 +217,9 @@ class Pruner:
 
         Returns:
             One weight per sample, float32: ``(weights * losses).mean()`` is what :meth:`update` would
-            return.
+            return. For a :class:`~infobatch.PerSample` with ``counts``, as the functions of
+            ``infobatch.scoring`` return where a loss is divided by tokens, pixels or target scores, that
+            is ``(weights * samples.rescaled(weights)).mean()``.
 
         Raises:
             RuntimeError: if no batch is waiting for its losses, or its size cannot be known.
@@ -287,8 +290,9 @@ class Pruner:
         Raises:
             RuntimeError: if there are not as many losses as in the last ``update`` of this epoch.
         """
+        samples = checks.check_counts("reweight", losses)
         losses, _, index = checks.check_batch("reweight", losses, None, index)
-        return self._course.current_run().reweight(losses, index)
+        return self._course.current_run().reweight(losses, index, samples)
 
     def skip(self, count: int | None = None, *, index: torch.Tensor | None = None) -> None:
         """Skip the update of a batch (because of a NaN, for instance) and keep its scores.

@@ -17,8 +17,8 @@ class EpochPasses:
     ``update(scores=…)`` got for them, was NaN or infinite, or the batch was skipped. ``planned_cost`` is the share of the cost that the plan
     keeps, if the user has given costs. ``added_noise`` is how much the plan expects pruning to add to
     the gradient noise, ``realised_noise`` how much it added by this epoch's losses (None while it is
-    running, and for biased rules), see :mod:`infobatch.policies.gradient`. ``refreshed`` samples were forwarded at the
-    epoch's end without a step; ``refreshed_cost`` is their share of a full epoch's cost.
+    running, and for biased rules), see :mod:`infobatch.policies.gradient`. ``refreshed`` samples were forwarded
+    without a step, to refresh their scores or to measure something; ``refreshed_cost`` is their share of a full epoch's cost.
     """
 
     epoch: int

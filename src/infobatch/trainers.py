@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from infobatch.epoch.progress import Progress
+from infobatch.epoch.refresh import count_all_forwarded
 from infobatch.epoch.sampler import PlanBatchSampler, PlanSampler
 from infobatch.pruner import Pruner
 
@@ -18,6 +19,7 @@ __all__ = [
     "PlanBatchSampler",
     "PlanSampler",
     "Progress",
+    "count_measurement",
     "has_begun",
     "leave_epoch",
     "may_prune",
@@ -102,6 +104,18 @@ def leave_epoch(pruner: Pruner, batches: int) -> None:
         batches: how many batches of this epoch were trained on.
     """
     pruner._course.leave_early(batches)
+
+
+def count_measurement(pruner: Pruner) -> None:
+    """Count a forward pass of every sample, without a step, in the epoch that has just ended.
+
+    For a rule that goes by a measurement of all samples, such as AFSS. Each counts as a third of a pass
+    in ``savings``, and those that :meth:`~infobatch.Pruner.refresh` has reported are not counted twice.
+
+    Args:
+        pruner: the pruner.
+    """
+    count_all_forwarded(pruner._course)
 
 
 def summary(pruner: Pruner) -> str:

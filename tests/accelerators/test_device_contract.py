@@ -87,6 +87,12 @@ def per_sample_of(index, epoch):
     return {"losses": infobatch.PerSample(**scores_of(index, epoch))}
 
 
+def counted(index, epoch):
+    """A loss that is divided by a number of the batch; a pruned epoch weights it."""
+    samples = scores_of(index, epoch)
+    return {"losses": infobatch.PerSample(**samples, counts=samples["scores"])}
+
+
 def skip_some(pruner, losses, **index):
     """Skip some batches, in the middle of an epoch."""
     if pruner.progress.done // BATCH % 3 == 1:
@@ -117,6 +123,7 @@ CASES = {
     "bf16": Case(update, bfloat16, 4, 6, 5),
     "scores=": Case(update, scores_of, 2, 4, 3),
     "PerSample": Case(update, per_sample_of, 2, 4, 3),
+    "PerSample, counts": Case(update, counted, 10, 12, 11),
     "extras": Case(update, extras_of, 3, 5, 4, columns=2, options=EXTRA),
     "accumulation": Case(update_twice, plain, 6, 8, 7),
     "reweight": Case(reweighted, plain, 3, 5, 5),
@@ -134,6 +141,7 @@ CASES = {
     "index, extras": Case(
         update, indexed(extras_of, device=DEVICE), 7, 9, 8, columns=2, options=EXTRA
     ),
+    "index, counts": Case(update, indexed(counted, device=DEVICE), 13, 15, 14),
     "index, accumulation": Case(update_twice, indexed(device=DEVICE), 12, 13, 12),
     "index, reweight": Case(reweighted, indexed(device=DEVICE), 8, 10, 9),
     "index, skip": Case(skip_some, indexed(device=DEVICE), 5, 7, 6),

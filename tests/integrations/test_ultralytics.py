@@ -193,6 +193,74 @@ def test_losses_of_other_tasks_are_those_of_ultralytics(settings, data_of, task,
     )
 
 
+def chosen(outputs, rows, images):
+    """What the model returned, for some rows of the batch."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs[rows] if len(outputs) == images else outputs
+    if isinstance(outputs, dict):
+        return {name: chosen(part, rows, images) for name, part in outputs.items()}
+    return type(outputs)(chosen(part, rows, images) for part in outputs)
+
+
+def repeated(batch, rows):
+    """The batch with these images, some of them more than once."""
+    images, owners = len(batch["img"]), batch["batch_idx"].long()
+    places = [(owners == row).nonzero()[:, 0] for row in rows]
+    objects = torch.cat(places)
+    result = {
+        "batch_idx": torch.cat([torch.full((len(p),), float(i)) for i, p in enumerate(places)])
+    }
+    for name, values in batch.items():
+        if isinstance(values, torch.Tensor) and name != "batch_idx":
+            result[name] = values[objects if len(values) == len(owners) else rows]
+            assert len(owners) != images
+    return result
+
+
+WEIGHTED = [("detect", "yolo11n"), ("detect", "yolo26n")]
+WEIGHTED += [(task, version) for task in TASKS for version in ("yolo11n", "yolo26n")]
+
+
+@pytest.mark.usefixtures("in_double_precision")
+@pytest.mark.parametrize(("task", "version"), WEIGHTED, ids=str)
+def test_a_weight_of_two_is_the_image_twice(settings, data_of, task, version):
+    """In a pruned epoch, loss and gradients are Ultralytics' own of a batch in which the image is there twice.
+
+    So each part's divisor is weighted as well: the sum of target scores, of anchors, of key points.
+    """
+    base, ending = TASKS.get(task, (InfoBatchDetectionTrainer, ""))
+    scores = torch.arange(IMAGES) % 3.0  # two thirds at or below the mean; half of them are kept
+    kind = base.with_options(policy="mean", delta=1.0, warmup=0, initial_scores=scores)
+    settings |= {"data": data_of(task), "task": task, "batch": 12, "nbs": 12}
+    trainer, batch = ready(settings, f"{version}{ending}.yaml", kind)
+    plan, model = trainer.train_data.plan, trainer.model.double()
+    weights = plan.weights[: len(batch["img"])].round().long()
+    assert set(weights.tolist()) == {1, 2}
+    rows = torch.arange(len(weights)).repeat_interleave(weights)
+    if version == "yolo11n":  # boxes of about the right size, as after some training
+        for level in model.model[-1].cv2:
+            level[-1].bias.data.view(4, -1)[:, 1] += 5.0
+    outputs = model(batch["img"].double())
+    torch.manual_seed(0)
+    loss, items = model.criterion(outputs, batch)
+    sums = [branch._counts.sum() for branch in model.criterion._per_image._branches]
+    assert min(sums) > 1  # a smaller one would not be the divisor
+    torch.manual_seed(0)
+    twice = repeated(batch, rows)
+    expected, expected_items = model.init_criterion()(chosen(outputs, rows, len(weights)), twice)
+    torch.testing.assert_close(loss, expected.sum(), rtol=1e-6, atol=0, check_dtype=False)
+    factor = len(rows) / len(weights)  # for the smaller number of batches
+    for name, item in items.items():
+        torch.testing.assert_close(
+            item, expected_items[name] * factor, rtol=1e-6, atol=1e-12, check_dtype=False
+        )
+    ours, theirs = gradients(loss, model), gradients(expected.sum(), model)
+    largest = max(float(gradient.abs().max()) for gradient in theirs if gradient is not None)
+    for own, other in zip(ours, theirs, strict=True):
+        if own is not None and other is not None:
+            torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-9 * largest)
+
+
 def alone(batch, image):
     """One image of a batch, as a batch."""
     own = batch["batch_idx"] == image
@@ -288,6 +356,35 @@ def test_each_loss_reaches_its_own_image_also_with_other_settings(settings, othe
     torch.testing.assert_close(trainer.train_data.scores, expected)
 
 
+def test_each_loss_reaches_its_own_image_with_a_cache_and_workers(settings):
+    trainer = train(settings, trainer=WatchedWithWorkers, epochs=3, cache="ram")
+    assert trainer.train_loader.num_workers == 2
+    assert all(image is not None for image in trainer.train_data.ims)
+    assert trainer.read == trainer.orders
+    assert all(len(epoch) < IMAGES for epoch in trainer.read[1:])
+    expected = torch.tensor([trainer.found[image] for image in range(IMAGES)])
+    torch.testing.assert_close(trainer.train_data.scores, expected)
+
+
+def test_the_defaults_of_ultralytics(data, tmp_path):
+    """Plots, three epochs of warm-up, batches of 16 accumulated to 64, an optimizer that it chooses."""
+    defaults = {"data": str(data), "project": str(tmp_path), "imgsz": SIDE, "device": "cpu"}
+    trainers = {"pruned": InfoBatchDetectionTrainer, "plain": DetectionTrainer}
+    runs = {
+        name: train(defaults, trainer=kind, name=name, epochs=6) for name, kind in trainers.items()
+    }
+    pruned, plain = runs["pruned"], runs["plain"]
+    assert type(pruned.optimizer) is type(plain.optimizer)
+    assert pruned.accumulate == 4
+    kept = [epoch.kept_fraction for epoch in pruned.train_data.savings.epochs]
+    assert kept[:3] == [1.0] * 3
+    assert all(fraction < 1 for fraction in kept[3:])
+    assert columns(pruned, "lr/") == columns(plain, "lr/")
+    names = [{path.name for path in run.save_dir.iterdir()} for run in (pruned, plain)]
+    assert "results.png" in names[0]
+    assert names[0] == names[1]
+
+
 def test_patience_ends_the_training(settings):
     class NoBetter(Pruned):
         def validate(self):
@@ -335,9 +432,26 @@ def columns(trainer, prefix):
         ]
 
 
-def test_learning_rates_and_columns_are_those_of_ultralytics(settings):
-    pruned, plain = train(settings), train(settings, trainer=DetectionTrainer, name="plain")
-    assert pruned.train_data.savings.saved > 0
+@pytest.mark.parametrize("warmup_epochs", [1, 1.5, 3])
+def test_learning_rates_and_columns_are_those_of_ultralytics(settings, warmup_epochs):
+    """Ultralytics warms up batch by batch: in shorter epochs it would not get as far."""
+    settings |= {"warmup_epochs": warmup_epochs, "epochs": 5}
+    rates = {}
+
+    def note(trainer):
+        groups = trainer.optimizer.param_groups
+        numbers = [(group["lr"], group["momentum"]) for group in groups]
+        rates.setdefault(trainer.args.name, []).append((numbers, trainer.accumulate))
+
+    callbacks = {"on_train_epoch_end": note}
+    settings["nbs"] = 2 * BATCH
+    pruned = train(settings, callbacks=callbacks)
+    plain = train(settings, trainer=DetectionTrainer, name="plain", callbacks=callbacks)
+    kept = [epoch.kept_fraction for epoch in pruned.train_data.savings.epochs]
+    assert [fraction < 1 for fraction in kept] == [
+        epoch >= max(warmup_epochs, 1) for epoch in range(5)
+    ]
+    assert rates["run"] == rates["plain"]
     assert columns(pruned, "lr/") == columns(plain, "lr/")
     assert [list(row) for row in columns(pruned, "")] == [list(row) for row in columns(plain, "")]
     assert pruned.ema.updates < plain.ema.updates
@@ -380,7 +494,7 @@ class StopHereError(Exception):
     """Stands for whatever ends a process."""
 
 
-def interrupted(settings, epoch):
+def interrupted(settings, epoch, trainer=Pruned):
     """Train up to the end of an epoch; return the trainer."""
     known = []
 
@@ -390,7 +504,7 @@ def interrupted(settings, epoch):
             raise StopHereError
 
     with pytest.raises(StopHereError):
-        train(settings, callbacks={"on_fit_epoch_end": stop})
+        train(settings, trainer=trainer, callbacks={"on_fit_epoch_end": stop})
     return known[-1]
 
 
@@ -413,6 +527,35 @@ def test_resume_continues_with_the_scores(settings):
     assert order.tolist() == twin.plan.order.tolist()
     assert len(yolo.trainer.train_loader) == FULL  # for the warm-up: not the pruned epoch's length
     assert len(yolo.trainer.train_data.savings.epochs) == EPOCHS
+
+
+def test_resume_after_the_end_of_mosaic(settings):
+    """The resumed epoch is without mosaic, too: an unchanged image has its own boxes only."""
+    still = {"fliplr": 0.0, "translate": 0.0, "scale": 0.0, "close_mosaic": 2}
+    first = interrupted({**settings, **still}, 2)
+    found, read = [], []
+
+    class Resumed(Pruned):
+        def preprocess_batch(self, batch):
+            files = [number_of(path) for path in batch["im_file"]]
+            own = sum(len(self.train_data.labels[image]["cls"]) for image in files)
+            found.append((self.epoch, len(batch["cls"]) - own))
+            read.extend(files)
+            return super().preprocess_batch(batch)
+
+    yolo = YOLO(first.last)
+    yolo.train(trainer=Resumed, resume=True)
+    assert set(found) == {(3, 0)}
+    assert read == yolo.trainer.train_data.plan.order.tolist()
+    assert len(read) < IMAGES
+
+
+def test_resume_without_a_trainer_is_ultralytics_own(settings):
+    yolo, seen = YOLO(interrupted(settings, 2).last), []
+    yolo.add_callback("on_train_batch_end", lambda trainer: seen.append(trainer.epoch))
+    yolo.train(resume=True)
+    assert type(yolo.trainer) is DetectionTrainer
+    assert seen == [3] * FULL  # on all images
 
 
 def test_resume_without_scores_says_so(settings):
@@ -574,8 +717,11 @@ def test_afss_measures_every_fifth_epoch(settings, caplog):
     assert easy > 0  # empty images in which nothing is found
     assert lengths[6] == pytest.approx(IMAGES - easy / 2, abs=1)
     assert trainer.read == trainer.orders
-    text = f"took {IMAGES} forward passes, of which the line above counts 0"
-    assert text in caplog.text
+    savings = trainer.train_data.savings
+    assert savings.refreshed == IMAGES  # although the epoch left none of them out
+    assert f"{IMAGES} forwarded to refresh scores, a third of a pass each" in caplog.text
+    total = savings.made + savings.saved
+    assert savings.fraction == pytest.approx((savings.saved - IMAGES / 3) / total)
 
 
 @pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
@@ -592,8 +738,7 @@ def test_afss_refreshes_what_an_epoch_leaves_out(settings):
     trainer = train(settings, trainer=Measuring, epochs=12)
     kept = [round(epoch.kept_fraction * IMAGES) for epoch in trainer.train_data.savings.epochs]
     assert kept == [IMAGES] * 6 + [IMAGES // 2] * 5 + [IMAGES]
-    assert trainer.train_data.savings.refreshed == IMAGES // 2
-    assert trainer.measured == 2 * IMAGES
+    assert trainer.train_data.savings.refreshed == 2 * IMAGES  # in epochs 5 and 10
 
 
 @pytest.mark.filterwarnings("ignore::infobatch.policies.BiasedPolicyWarning")
@@ -610,7 +755,7 @@ def test_afss_counts_its_passes_also_after_resuming(settings):
         train(settings, trainer=measuring, epochs=12, callbacks={"on_fit_epoch_end": stop})
     yolo = YOLO(trainers[-1].last)
     yolo.train(trainer=measuring, resume=True)
-    assert yolo.trainer.measured == 2 * IMAGES  # in epochs 5 and 10
+    assert yolo.trainer.train_data.savings.refreshed == 2 * IMAGES  # in epochs 5 and 10
 
 
 def test_quality_where_a_part_is_detected(settings, monkeypatch):
@@ -660,7 +805,6 @@ def test_quality_where_everything_or_nothing_is_detected(settings):
             level[-1].bias.fill_(1.0)
     qualities = trainer.qualities()
     assert len(qualities) == IMAGES
-    assert trainer.measured == IMAGES
     objects = np.array([len(label["cls"]) for label in data.labels])
     assert (qualities[torch.from_numpy(objects == 0)] == 0).all()  # false alarms
     assert (qualities <= 1).all()
@@ -670,10 +814,21 @@ def test_quality_where_everything_or_nothing_is_detected(settings):
     assert trainer.qualities().tolist() == (objects == 0).astype(float).tolist()
 
 
-def test_the_page(settings, monkeypatch):
+def test_the_page(settings, monkeypatch, tmp_path):
     """With the small data set, and fewer epochs."""
-    first, second, third = examples("docs/ultralytics.md")
+    first, resuming, second, third = examples("docs/ultralytics.md")
     names = {**settings, "epochs": 3}
+    monkeypatch.chdir(tmp_path)
+    place = {"project": str(tmp_path / "runs/detect"), "name": "train"}
+    state = interrupted({**settings, **place}, 2, InfoBatchDetectionTrainer).train_data.state_dict()
+    scope = {}
+    exec(resuming, scope)
+    history = scope["model"].trainer.train_data.savings.epochs
+    assert len(history) == EPOCHS
+    assert history[-1].kept_fraction < 1
+    twin = infobatch.Pruner(IMAGES, EPOCHS, policy="auto", warmup=1)
+    twin.load_state_dict(state)
+    assert history[-1].planned == len(twin.plan)
     plain = YOLO.train
 
     def briefly(model, **arguments):
@@ -744,7 +899,7 @@ def test_classification(settings, folders):
     def note(trainer):
         """Which image each loss belongs to is the plan's order; the whole is Ultralytics' own."""
         data, criterion = trainer.train_data, trainer.model.criterion._per_image
-        losses = criterion.parts()["loss"]
+        losses = criterion.parts()["loss"].losses
         made = data.progress.done
         rows = data.plan.order[made - len(losses) : made]
         found.update(zip(rows.tolist(), losses.tolist(), strict=True))

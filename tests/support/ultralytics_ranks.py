@@ -49,15 +49,22 @@ class Noting(OnProcessors):
 
     breaks = True
 
+    def get_model(self, *args, **kwargs):
+        """With boxes of about the right size, as after some training."""
+        model = super().get_model(*args, **kwargs)
+        for level in model.model[-1].cv2:
+            level[-1].bias.data.view(4, -1)[:, 1] += 5.0
+        return model
+
     def _do_train(self):
-        self.notes = {"files": {}, "plans": {}, "checked": 0, "batches": {}, "broken": None}
+        self.notes = {"files": {}, "plans": {}, "batches": {}, "broken": None}
+        self.notes |= {"checked": 0, "divided": 0}
         self.resumed = bool(self.resume)
         super()._do_train()
         data = self.train_data
         self.notes |= {
             "scores": data.scores,
             "savings": str(data.savings),
-            "measured": self.measured,
             "weights": nn.utils.parameters_to_vector(self.model.parameters()).detach(),
             "epochs": self.epoch + 1,
         }
@@ -100,9 +107,18 @@ class Noting(OnProcessors):
         real = min(len(order) - RANKS * step * size, RANKS * size)  # over both ranks
         factors = torch.tensor([weights[at] if at < len(order) else 0.0 for at in mine])
         statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        losses = ImageLosses(model.init_criterion())(model(self.batch["img"]), self.batch).losses
+        image_losses = ImageLosses(model.init_criterion())
+        losses = image_losses(model(self.batch["img"]), self.batch).losses
+        scores = image_losses._branches[0]._counts  # target scores
+        total = float(scores.sum())
+        loss = (factors * losses).sum()
+        if total > 1 and (factors * scores).sum() > 0:  # otherwise the divisor is 1
+            # Of this rank's own images, the divisor weighted as well.
+            sums = losses * total / len(losses)
+            loss = (factors * sums).sum() / (factors * scores).sum() * factors.sum()
+            self.notes["divided"] += len(set(factors.tolist())) > 1
         # Ultralytics adds up what its ranks say, each times the number of its images.
-        loss = (losses * factors).sum() / real * RANKS * len(losses)
+        loss = loss / real * RANKS * len(losses)
         parameters = [weight for weight in model.parameters() if weight.requires_grad]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         for name, buffer in model.named_buffers():

@@ -108,6 +108,12 @@ def _rows(run: Run, samples: torch.Tensor) -> torch.Tensor:
     return rows
 
 
+def count_all_forwarded(course: Course) -> None:
+    """Count a forward pass of every sample in the last epoch, those that refreshed scores included."""
+    last = course.history[-1]
+    course.history[-1] = replace(last, refreshed=last.full, refreshed_cost=1.0)
+
+
 def _count(course: Course, run: Run, refreshed: npt.NDArray[np.bool_]) -> None:
     """Add the forward passes to the epoch's record."""
     ranks = run.ranks

@@ -16,6 +16,7 @@ from infobatch.distributed.ranks import Ranks
 from infobatch.epoch.matching import check_claim, rest_of_batch
 from infobatch.epoch.progress import Progress
 from infobatch.epoch.walk import Walk
+from infobatch.per_sample import PerSample
 from infobatch.plan import FloatArray, Plan
 from infobatch.plan.batching import ShrunkBatches
 from infobatch.step.losses import (
@@ -93,16 +94,25 @@ class Run:
     # Reports from the training loop.
 
     def update(
-        self, losses: torch.Tensor, reported: Reported, index: torch.Tensor | None, *, by_loss: bool
+        self,
+        losses: torch.Tensor,
+        reported: Reported,
+        index: torch.Tensor | None,
+        *,
+        by_loss: bool,
+        samples: PerSample | None,
     ) -> torch.Tensor:
-        """Record a batch and return its weighted mean; ``by_loss`` if its losses are the scores."""
+        """Record a batch and return its weighted mean.
+
+        ``by_loss`` if its losses are the scores; ``samples`` if they are divided by counts.
+        """
         if index is not None:
             index = send(index, losses.device)
-            loss, finite = self._mean_at("update", losses, index)
+            loss, finite = self._mean_at("update", losses, index, samples)
             self._record_at(index, reported, finite=finite and by_loss)
             return loss
         start, count = self._record("update()", reported)
-        return weighted_mean(losses, self.weights.scaled(start, count, losses))
+        return weighted_mean(losses, self.weights.scaled(start, count, losses), samples)
 
     def record(self, reported: Reported, index: torch.Tensor | None) -> None:
         """Record a batch whose weighted mean the loop has computed itself."""
@@ -123,17 +133,20 @@ class Run:
         count = rest_of_batch("batch_weights()", self.updated, self.walk)
         return self.weights.unscaled(self.updated, count, device)
 
-    def reweight(self, losses: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
+    def reweight(
+        self, losses: torch.Tensor, index: torch.Tensor | None, samples: PerSample | None
+    ) -> torch.Tensor:
         """The weighted mean for a second forward pass of the last batch."""
         if index is not None:
-            return self._mean_at("reweight", losses, send(index, losses.device))[0]
+            return self._mean_at("reweight", losses, send(index, losses.device), samples)[0]
         count = len(losses)
         if count != self._last_count:
             raise RuntimeError(
                 f"reweight() got {count} losses, expected as many as the last update() of this epoch "
                 f"had ({self._last_count}). Call update() for the batch first, or pass index=."
             )
-        return weighted_mean(losses, self.weights.scaled(self.updated - count, count, losses))
+        scaled = self.weights.scaled(self.updated - count, count, losses)
+        return weighted_mean(losses, scaled, samples)
 
     def skip(self, count: int | None) -> None:
         """Skip positions without a score; None stands for the rest of the current batch."""
@@ -173,11 +186,11 @@ class Run:
         self._count(index.shape[0])
 
     def _mean_at(
-        self, call: str, losses: torch.Tensor, index: torch.Tensor
+        self, call: str, losses: torch.Tensor, index: torch.Tensor, samples: PerSample | None
     ) -> tuple[torch.Tensor, bool]:
         """The weighted mean by sample, and whether all losses are known to be finite."""
         scaled = self._scaled_at(call, index, losses.dtype)
-        loss = weighted_mean(losses, scaled)
+        loss = weighted_mean(losses, scaled, None if self.weights.whole else samples)
         if losses.device.type != "cpu":
             return loss, False
         mean = loss.item()

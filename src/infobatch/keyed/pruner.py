@@ -38,6 +38,7 @@ from infobatch.policies.options import Options
 from infobatch.policies.planning import Planner
 from infobatch.policies.resolve import resolve_policy
 from infobatch.savings import EpochPasses, Savings
+from infobatch.step.weights import weighted_mean
 from infobatch.transfer import send
 
 
@@ -179,6 +180,7 @@ class KeyedPruner:
         """
         channels = self._planner.channels
         others = checks.check_extras("update", losses, extras, channels, self.policy)
+        samples = checks.check_counts("update", losses)
         losses, scores, _ = checks.check_batch("update", losses, scores, None)
         hashes = self._hashes("update", key, len(losses))
         weights = self._weights(hashes, key)
@@ -190,7 +192,7 @@ class KeyedPruner:
             return losses.mean()
         dtype = torch.promote_types(losses.dtype, torch.float32)
         scaled = send((weights / len(losses)).to(dtype), losses.device)
-        return torch.dot(losses.to(dtype), scaled).to(losses.dtype)
+        return weighted_mean(losses, scaled, samples)
 
     def weights(self, key: Keys) -> torch.Tensor:
         """Return the weights of a batch's samples; nothing is recorded.

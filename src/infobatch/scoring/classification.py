@@ -103,9 +103,10 @@ def cross_entropy(
             shares(counted.sums, counted.divisors.sum()),
             own_means(counted.sums, counted.counts),
         )
-        result = PerSample(losses, scores)
+        divisors = counted.divisors
+        result = PerSample(losses, scores, counts=divisors)
         if logits.dim() > 2 or weight is not None or label_smoothing:
-            result = with_sizes(losses, scores, lambda: sizes_of_counted(counted))
+            result = with_sizes(losses, scores, lambda: sizes_of_counted(counted), divisors)
     if score == "loss":
         return result
     squares = squared_norms(logits, targets, weight=weight, label_smoothing=label_smoothing)
@@ -113,7 +114,7 @@ def cross_entropy(
         torch.ones_like(squares, dtype=torch.bool) if soft else by_sample(targets) != ignore_index
     )
     norms = root_means(squares, counts)
-    return PerSample(result.losses, norms, result.extras or {GRADIENT: norms})
+    return PerSample(result.losses, norms, result.extras or {GRADIENT: norms}, result.counts)
 
 
 def _soft_cross_entropy(
@@ -253,7 +254,7 @@ def focal(
         slopes = by_sample(slopes if alpha is None else slopes * alpha)
         return torch.where(number > 0, slopes.square().sum(1), torch.nan)
 
-    return with_sizes(shares(sums, number.sum()), own_means(sums, number), squares)
+    return with_sizes(shares(sums, number.sum()), own_means(sums, number), squares, number)
 
 
 def _focal_slopes(cross_entropies: torch.Tensor, gamma: float) -> torch.Tensor:

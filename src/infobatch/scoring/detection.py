@@ -30,7 +30,7 @@ def detection(
     ultralytics' sum of target scores. In that case, pass the parts as undivided sums over each
     image, and as ``counts`` each image's contribution to that number: ``losses.mean()`` is the sum
     of all parts divided by the sum of the counts, or by 1 if that is less, as in those detectors.
-    The score divides by the image's own count, or by 1, so it does not depend on the other images.
+    In a pruned epoch, ``update`` divides by the sum of weight × count. The score divides by the image's own count, or by 1, so it does not depend on the other images.
 
     An image without objects is one with parts of 0 (its background loss, if the detector has one, is
     its score). A part that is the mean over no boxes is NaN and stays NaN: write it as a sum divided
@@ -81,8 +81,11 @@ def detection(
         return with_sizes(losses, losses.detach(), squares)
     check_shape(call, "counts", counts, tuple(losses.shape), "Pass one number per image.")
     counts = send(counts.detach(), losses.device, losses.dtype)
-    divided = shares(losses, counts.sum().clamp_min(1))
-    return with_sizes(divided, own_means(losses, counts.clamp_min(1)), squares)
+    total = counts.sum()
+    divided = shares(losses, total.clamp_min(1))
+    scores = own_means(losses, counts.clamp_min(1))
+    # A batch that is divided by 1 whatever its counts has no divisor to weight.
+    return with_sizes(divided, scores, squares, torch.where(total > 1, counts, 1))
 
 
 def _by_name(call: str, parts: Parts | Sequence[Parts]) -> dict[str, torch.Tensor]:

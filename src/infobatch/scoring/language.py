@@ -95,7 +95,9 @@ def causal_lm(
     Args:
         logits, labels, shift, ignore_index: as in :func:`token_losses`.
         num_items: divide by this number rather than by the labelled tokens of this batch: the
-            ``num_items_in_batch`` of Hugging Face's Trainer, over all micro-batches of a step.
+            ``num_items_in_batch`` of Hugging Face's Trainer, over all micro-batches of a step. If yours
+            does not depend on the batch, such as the usual number of tokens, leave out the counts, so
+            that nothing is corrected: ``PerSample(*result, result.extras)``.
         boundaries: where the sequences start in the B·T tokens, row after row, followed by B·T: for
             lengths 3 and 5 the tensor [0, 3, 8]. These are FlashAttention's ``cu_seq_lens``;
             compute them from position ids with :func:`sequence_boundaries`. Padding belongs to the
@@ -129,7 +131,7 @@ def causal_lm(
     def squares() -> torch.Tensor:
         return torch.where(number > 0, by_sample(missing_squares(losses)), torch.nan)
 
-    return with_sizes(shares(sums, divisor), own_means(sums, number), squares)
+    return with_sizes(shares(sums, divisor), own_means(sums, number), squares, number)
 
 
 def _by_sequence(

@@ -58,4 +58,5 @@ def masked_autoencoding(
         shares(sums, counts.sum()),
         own_means(sums, counts),
         lambda: torch.where(counts > 0, sums, torch.nan),
+        counts,
     )

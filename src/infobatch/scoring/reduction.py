@@ -4,7 +4,7 @@ Many tasks divide by a number that belongs to the whole batch: all counted pixel
 tokens, the sum of the class weights. A mean of per-sample means is then a different number. The
 losses here are each sample's share of the batch loss times the batch size, so that their plain mean
 is exactly the batch loss; the scores divide by the sample's own count, so that they do not depend
-on the batch.
+on the batch. The counts themselves go with them, because their weighted mean is needed in pruned epochs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,17 @@ def by_sample(values: torch.Tensor) -> torch.Tensor:
     return values.reshape(values.shape[0], -1)
 
 
-def with_sizes(losses: torch.Tensor, scores: torch.Tensor, squares: Sizes) -> PerSample:
-    """The losses and scores with the sizes of the gradients, whose squares are computed if needed."""
-    return PerSample(losses, scores, Measured(lambda: squares().detach().sqrt()))
+def with_sizes(
+    losses: torch.Tensor,
+    scores: torch.Tensor,
+    squares: Sizes,
+    counts: torch.Tensor | None = None,
+) -> PerSample:
+    """The losses and scores with the sizes of the gradients, whose squares are computed if needed.
+
+    ``counts`` are what the losses are divided by the sum of.
+    """
+    return PerSample(losses, scores, Measured(lambda: squares().detach().sqrt()), counts)
 
 
 def missing_squares(losses: torch.Tensor) -> torch.Tensor:

@@ -71,7 +71,8 @@ def segmentation(
     def squares() -> torch.Tensor:
         return torch.stack([factor**2 * sizes_of_counted(part) for factor, part in parts]).sum(0)
 
-    return with_sizes(torch.stack(losses).sum(0), torch.stack(scores).sum(0), squares)
+    pixels = parts[0][1].divisors  # the same for every head
+    return with_sizes(torch.stack(losses).sum(0), torch.stack(scores).sum(0), squares, pixels)
 
 
 def _check_auxiliary(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from infobatch.per_sample import PerSample
 from infobatch.plan.batching import Batches, ShrunkBatches
 from infobatch.step.route import Route
 
@@ -56,15 +57,15 @@ class Weights:
 
     def __init__(self, route: Route, batches: Batches | None) -> None:
         self._route = route
-        self._whole = route.plan.whole
+        self.whole = route.plan.whole  # but for repeats, all weights are 1
         self._shrunk: ShrunkBatches | None = None
         self._chunk: _Chunk | None = None
         self._table: _Table | None = None
         # A rank with a shard of the scores may leave nothing out while other ranks do.
-        pruned = not self._whole or route.planned < route.full_counts.sum()
+        pruned = not self.whole or route.planned < route.full_counts.sum()
         if isinstance(batches, ShrunkBatches) and pruned:
             batches.compare(route.counts, route.full_counts)
-            self._shrunk, self._whole = batches, False
+            self._shrunk, self.whole = batches, False
 
     def scaled(self, start: int, count: int, like: torch.Tensor) -> torch.Tensor | None:
         """Weight / count for some positions, so that the weighted mean is one dot product.
@@ -73,7 +74,7 @@ class Weights:
         """
         stop = start + count
         in_tail = stop > self._route.all_real
-        if self._whole and not in_tail:
+        if self.whole and not in_tail:
             return None
         chunk = self._chunk_with(start, stop, like.dtype, like.device)
         offset = start - chunk.start
@@ -90,7 +91,7 @@ class Weights:
         """The weights of some positions, float32: their product with the losses has the right mean."""
         stop = start + count
         in_tail = stop > self._route.all_real
-        if self._whole and not in_tail:
+        if self.whole and not in_tail:
             return torch.ones(count, device=device)
         chunk = self._chunk_with(start, stop, torch.float32, device)
         weights = chunk.weights[start - chunk.start : stop - chunk.start]
@@ -201,10 +202,17 @@ def check_planned(call: str, weights: torch.Tensor, index: torch.Tensor) -> None
         )
 
 
-def weighted_mean(losses: torch.Tensor, scaled: torch.Tensor | None) -> torch.Tensor:
-    """The mean of weight × loss, where ``scaled`` is weight / count; None stands for weights of 1."""
+def weighted_mean(
+    losses: torch.Tensor, scaled: torch.Tensor | None, samples: PerSample | None = None
+) -> torch.Tensor:
+    """The mean of weight × loss, where ``scaled`` is weight / count; None stands for weights of 1.
+
+    If the losses are those of ``samples``, they are divided by a weighted number, too.
+    """
     if scaled is None:
         return losses.mean()
+    if samples is not None:
+        losses = samples.rescaled(scaled)
     if losses.dtype is scaled.dtype:
         return torch.dot(losses, scaled)
     return torch.dot(losses.to(scaled.dtype), scaled).to(losses.dtype)

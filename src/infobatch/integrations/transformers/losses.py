@@ -77,4 +77,4 @@ def over_tokens(
         by_token = missing_squares(losses) if missing is None else missing.square()
         return torch.where(counts > 0, (by_token * counted).sum(1), torch.nan)
 
-    return with_sizes(shares(sums, counts.sum()), own_means(sums, counts), squares)
+    return with_sizes(shares(sums, counts.sum()), own_means(sums, counts), squares, counts)

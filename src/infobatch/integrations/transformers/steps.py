@@ -138,15 +138,15 @@ class WeightedSteps(_Base):
             )
         # A second forward of the same batch is weighted again, but not recorded again.
         again, self._recorded = self._recorded, True
-        noted: dict[str, Any] = {"scores": samples.scores, "index": index, "extras": samples.extras}
         if self.pruner.plan.whole:  # all weights are 1
             if not again:
-                self.pruner.update(samples.losses.detach(), **noted)
+                detached = PerSample(samples.losses.detach(), samples.scores, samples.extras)
+                self.pruner.update(detached, index=index)
             return loss
         if again:
-            weighted = self.pruner.reweight(samples.losses, index=index)
+            weighted = self.pruner.reweight(samples, index=index)
         else:
-            weighted = self.pruner.update(samples.losses, **noted)
+            weighted = self.pruner.update(samples, index=index)
         rescaled: torch.Tensor = loss + (weighted - samples.losses.mean()) * factor
         plain, with_weights = loss.detach(), rescaled.detach()
         self._plain_share = torch.where(with_weights == 0, 1.0, plain / with_weights)

@@ -70,10 +70,10 @@ class ImageLosses:
             branch.measure(output, batch)
         return _sum([branch.per_image() for branch in self._branches], gains)
 
-    def parts(self) -> dict[str, torch.Tensor]:
-        """Return the parts of the last batch's losses by the names that Ultralytics logs, detached."""
+    def parts(self) -> dict[str, PerSample]:
+        """Return the parts of the last batch's losses by the names that Ultralytics logs."""
         logged = self._branches[-1]
-        return {name: logged.per_image(name).losses.detach() for name in logged.parts}
+        return {name: logged.per_image(name) for name in logged.parts}
 
     def whole(self, loss: torch.Tensor, images: int) -> torch.Tensor:
         """Return what Ultralytics' criterion returns for a batch: here, the mean times its images.
@@ -101,9 +101,9 @@ class ClassificationLosses:
         self._losses = cross_entropy(logits, batch["cls"])
         return self._losses
 
-    def parts(self) -> dict[str, torch.Tensor]:
-        """Return the last batch's losses by the name that Ultralytics logs, detached."""
-        return {"loss": self._losses.losses.detach()}
+    def parts(self) -> dict[str, PerSample]:
+        """Return the last batch's losses by the name that Ultralytics logs."""
+        return {"loss": self._losses}
 
     def whole(self, loss: torch.Tensor, images: int) -> torch.Tensor:
         """Return what Ultralytics' criterion returns for a batch: here, the mean itself."""
@@ -118,7 +118,8 @@ class _Branch:
     derivative with respect to a factor of an image's target scores is the image's own sum.
 
     Each part is a sum over the batch divided by its own number, such as the sum of target scores, or the
-    number of assigned anchors. The parts here are all to be divided by the sum of target scores.
+    number of assigned anchors. To be added up for the scores, the parts here are all to be divided by the
+    sum of target scores; in a pruned epoch each divisor is weighted by itself.
     """
 
     def __init__(self, criterion: v8DetectionLoss) -> None:
@@ -131,6 +132,7 @@ class _Branch:
     def measure(self, preds: Any, batch: dict[str, Any]) -> None:
         """Compute the loss of a batch, and remember its parts."""
         self._sums: dict[str, torch.Tensor] = {}
+        self._counts_of: dict[str, torch.Tensor] = {}  # where they are not target scores
         self._criterion.loss(preds, batch)
         self._sums["cls_loss"] = self._classes_of.sum((1, 2))  # multiplied by class weights since
         none = torch.zeros_like(self._counts)
@@ -140,7 +142,16 @@ class _Branch:
         """One loss per image: all of its parts, or those that are named."""
         parts = {name: self.parts[name] for name in names or self.parts}
         gains = {name: self._gains[name] for name in parts}
-        return detection(parts, gains, counts=self._counts)
+        whole = detection(parts, gains, counts=self._counts)
+        divided = [
+            (
+                detection({name: parts[name]}, {name: gains[name]}, counts=self._counts).losses,
+                counts,
+            )
+            for name, counts in self._counts_of.items()
+            if name in parts
+        ]
+        return PerSample(*whole, whole.extras, whole.counts, divided)
 
     def _classes(self, *args: torch.Tensor) -> Any:
         self._classes_of = self._bce(*args)
@@ -156,9 +167,11 @@ class _Branch:
         self._sums |= {"box_loss": by_factor(box, factors), last: by_factor(dfl, factors)}
         return box / target_scores_sum, dfl / target_scores_sum
 
-    def _add(self, name: str, sums: torch.Tensor, divisor: torch.Tensor | float) -> torch.Tensor:
-        """Note a part that is divided by another number; return the part of the batch."""
+    def _add(self, name: str, sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Note a part that is divided by the sum of other counts; return the part of the batch."""
+        divisor = counts.sum().clamp_min(1)
         self._sums[name] = sums * (self._counts.sum().clamp_min(1) / divisor)
+        self._counts_of[name] = counts
         return sums.sum() / divisor
 
 
@@ -201,7 +214,7 @@ class _MaskBranch(_Branch):
         self._of_objects(fg_mask, *args)
         sums = self._mask_sums[0].new_zeros(len(fg_mask))
         sums = sums.index_put((fg_mask.any(1).nonzero()[:, 0],), torch.stack(self._mask_sums))
-        return self._add("seg_loss", sums, fg_mask.sum())
+        return self._add("seg_loss", sums, fg_mask.sum(1))
 
     def _objects_of_image(self, *args: torch.Tensor) -> Any:
         self._mask_sums.append(self._of_image(*args))  # images without objects are left out
@@ -211,7 +224,7 @@ class _MaskBranch(_Branch):
         means = [
             self._of_areas(pred[row : row + 1], target[row : row + 1]) for row in range(len(pred))
         ]
-        return self._add("sem_loss", torch.stack(means), len(means))
+        return self._add("sem_loss", torch.stack(means), torch.ones(len(means), device=pred.device))
 
 
 class _PoseBranch(_Branch):
@@ -239,17 +252,17 @@ class _PoseBranch(_Branch):
         none = args[0].new_zeros(())
         pieces = zip(*(torch.split(arg, self._anchors) for arg in args), strict=True)
         sums = [loss(*rows) * len(rows[0]) if len(rows[0]) else none for rows in pieces]
-        return self._add(name, torch.stack(sums), sum(self._anchors))
+        return self._add(name, torch.stack(sums), float_tensor(self._anchors, args[0]))
 
     def _likelihood(self, *args: torch.Tensor) -> torch.Tensor:
         """The mean over the visible key points, from the means over each image's."""
-        none, sums, points = args[0].new_zeros(()), [], 0
+        none, sums, points = args[0].new_zeros(()), [], []
         for rows in zip(*(torch.split(arg, self._anchors) for arg in args), strict=True):
             self._points = 0  # of these that count; the loss is their mean
             mean = self._of_rows(*rows) if len(rows[0]) else none
             sums.append(mean * self._points)
-            points += self._points
-        whole = self._add("rle_loss", torch.stack(sums), max(points, 1))
+            points.append(self._points)
+        whole = self._add("rle_loss", torch.stack(sums), float_tensor(points, args[0]))
         self._sums["rle_loss"] = self._sums["rle_loss"] * (
             whole.detach() >= 0
         )  # Ultralytics clamps it
@@ -258,6 +271,11 @@ class _PoseBranch(_Branch):
     def _count_points(self, *args: torch.Tensor) -> Any:
         self._points = len(args[0])
         return self._of_points(*args)
+
+
+def float_tensor(numbers: list[int], like: torch.Tensor) -> torch.Tensor:
+    """Numbers on the device of another tensor, in a type that has them exactly."""
+    return torch.tensor(numbers, dtype=torch.float32, device=like.device)
 
 
 def by_factor(loss: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
@@ -290,11 +308,16 @@ def _unknown(criterion: Any, expected: str) -> TypeError:
 
 
 def _sum(branches: list[PerSample], gains: list[float]) -> PerSample:
-    """The losses, scores and squared sizes of the branches, added up."""
+    """The losses, scores and squared sizes of the branches, added up, each with divisors of its own."""
     if len(branches) == 1:
         return branches[0]
     pairs = list(zip(gains, branches, strict=True))
+    parts = [(gain * part, counts) for gain, branch in pairs for part, counts in branch.parts]
+    for gain, branch in pairs[1:]:  # what has the divisor of the first one is not listed
+        rest = torch.stack([branch.losses, *(-part for part, _ in branch.parts)]).sum(0)
+        assert branch.counts is not None  # they are target scores
+        parts.append((gain * rest, branch.counts))
     losses = torch.stack([gain * branch.losses for gain, branch in pairs]).sum(0)
     scores = torch.stack([gain * branch.scores for gain, branch in pairs]).sum(0)
     squares = torch.stack([gain * branch.extras[GRADIENT].square() for gain, branch in pairs])
-    return PerSample(losses, scores, {GRADIENT: squares.sum(0).sqrt()})
+    return PerSample(losses, scores, {GRADIENT: squares.sum(0).sqrt()}, branches[0].counts, parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,14 +27,14 @@ from infobatch.integrations.ultralytics.quality import (
 )
 from infobatch.policies.baselines.afss import MEASURED_EVERY, QUALITY, AfssPrune
 from infobatch.policies.resolve import resolve_policy
-from infobatch.trainers import summary
+from infobatch.trainers import count_measurement, summary
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from infobatch.policies.options import Arguments
 
-_ENTRY, _MEASURED = "infobatch", "infobatch_measured"  # in Ultralytics' checkpoints
+_ENTRY = "infobatch"  # in Ultralytics' checkpoints
 TRAINERS = {  # by task
     "detect": "InfoBatchDetectionTrainer",
     "segment": "InfoBatchSegmentationTrainer",
@@ -92,7 +93,6 @@ class PrunedTrainer(BaseTrainer):  # type: ignore[misc]
         super().__init__(cfg, overrides, _callbacks)
         self.quality = None
         self._loaded: dict[str, Any] | None = None  # the state in the checkpoint
-        self.measured = 0  # forward passes for precision and recall
         self._check_task(self.args.task)
         self._check_settings()
         for event, callback in _CALLBACKS.items():
@@ -149,7 +149,6 @@ class PrunedTrainer(BaseTrainer):  # type: ignore[misc]
             dataset = self.build_dataset(self.data["train"], "train", self.batch_size)
         self.train_data = self._prune(dataset)
         self.train_data.load_state_dict(checkpoint[_ENTRY])
-        self.measured = checkpoint[_MEASURED]
 
     def get_dataloader(
         self, dataset_path: str, batch_size: int = 16, rank: int = 0, mode: str = "train"
@@ -180,8 +179,9 @@ class PrunedTrainer(BaseTrainer):  # type: ignore[misc]
         )
 
     def _prune(self, dataset: Any) -> InfoBatch:
-        """The data set with pruned epochs."""
-        options = {"seed": self.args.seed, **self.pruning}
+        """The data set with pruned epochs; those of the warm-up are whole, because it counts batches."""
+        warmup = ceil(min(self.args.warmup_epochs, self.epochs - 1))
+        options = {"seed": self.args.seed, "warmup": warmup, **self.pruning}
         if isinstance(rule := resolve_policy(options["policy"]), AfssPrune):
             options["policy"] = replace(rule, extras=True)
         return InfoBatch(dataset, self.epochs, **options)
@@ -228,7 +228,6 @@ class PrunedTrainer(BaseTrainer):  # type: ignore[misc]
         same_buffers(self.ema.ema)
         quality_of = qualities_by_path(self, loader)
         loader.close()
-        self.measured += self.train_data.num_samples
         own = [quality_of.get(path, torch.nan) for path in self.train_data.im_files]
         return from_all_ranks(torch.tensor(own), self.device)
 
@@ -255,8 +254,7 @@ class PrunedTrainer(BaseTrainer):  # type: ignore[misc]
                 self.wdir, self.last, self.best = places
             buffer = io.BytesIO()
             # The first process alone: the others do not wait for it here.
-            own = {_ENTRY: self.train_data.state_dict(gather=False), _MEASURED: self.measured}
-            torch.save({**checkpoint, **own}, buffer)
+            torch.save({**checkpoint, _ENTRY: self.train_data.state_dict(gather=False)}, buffer)
             for file in folder.iterdir():  # the last one, and perhaps the best one and one to keep
                 write_atomically(
                     self.wdir / file.name, lambda path: path.write_bytes(buffer.getbuffer())
@@ -272,8 +270,6 @@ class PrunedTrainer(BaseTrainer):  # type: ignore[misc]
         )
         super()._load_checkpoint_state(ckpt)
         model.criterion = criterion
-        # Passes before an epoch that is repeated were made, too.
-        self.measured = max(self.measured, ckpt.get(_MEASURED, 0))
         self._loaded = ckpt.get(_ENTRY)
         if self._loaded is not None:
             self.train_data.load_state_dict(self._loaded)
@@ -291,24 +287,24 @@ def _begin_epoch(trainer: PrunedTrainer) -> None:
 
 
 def _end_epoch(trainer: PrunedTrainer) -> None:
-    """Report what was measured of the images that the epoch has left out: the others have reported it."""
+    """Report what was measured of the images that the epoch has left out, and count the passes of all.
+
+    The images that it has kept have reported theirs.
+    """
     train_data, quality, progress = trainer.train_data, trainer.quality, trainer.train_data.progress
     if progress.done < progress.total:  # stopped in the middle of it; no other epoch follows
         return
-    if quality is not None and not quality.isnan().all() and len(out := train_data.left_out):
+    if quality is None or quality.isnan().all():
+        return
+    if len(out := train_data.left_out):
         own = out[max(RANK, 0) :: max(trainer.world_size, 1)]
         unknown = torch.full((len(own),), torch.nan)  # the loss; it keeps its last one
         train_data.refresh(unknown, own, extras={QUALITY: quality[own]})
+    count_measurement(train_data)
 
 
 def _log_summary(trainer: PrunedTrainer) -> None:
     LOGGER.info(summary(trainer.train_data))
-    if trainer.measured:
-        counted = trainer.train_data.savings.refreshed
-        LOGGER.info(
-            f"Measuring precision and recall took {trainer.measured:,} forward passes, of which the "
-            f"line above counts {counted:,}, those of images that their epoch left out"
-        )
 
 
 _CALLBACKS = {
@@ -335,5 +331,5 @@ class _PrunedLoss:
             extras = {QUALITY: quality[rows].to(whole.losses.device)}
         loss = train_data.update(whole, extras=extras)
         parts = self._per_image.parts()
-        items = {name: train_data.reweight(part) for name, part in parts.items()}
+        items = {name: train_data.reweight(part).detach() for name, part in parts.items()}
         return self._per_image.whole(loss, len(whole.losses)), items

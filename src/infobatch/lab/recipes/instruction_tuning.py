@@ -128,11 +128,12 @@ class InstructionTuning(ABC):
         changes: a row's loss does not depend on the rest of its batch.
         """
         tokens, labels = batch
-        return scoring.causal_lm(
+        samples = scoring.causal_lm(
             model(input_ids=tokens, use_cache=False).logits,
             labels,
             num_items=torch.tensor(len(labels) * self._tokens_per_answer),
         )
+        return PerSample(*samples, samples.extras)  # no counts: the divisor is a constant
 
     def evaluate(self, model: nn.Module, data: Dataset[Any]) -> float:
         """The mean loss of the answers' tokens, in nats."""

@@ -130,7 +130,7 @@ class ProbedSteps(PlannedSteps):
         with self._overhead():
             weights = self._data.batch_weights(device=samples.losses.device)
         size = len(samples.losses)
-        loss = (weights * samples.losses).mean()
+        loss = (weights * samples.rescaled(weights)).mean()
         return Step(loss, size, forwarded=size, backpropagated=size)
 
     def after_backward(self) -> None:

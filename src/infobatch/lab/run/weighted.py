@@ -45,5 +45,8 @@ class WithWeights:
 def scaled(losses: torch.Tensor | PerSample, weights: torch.Tensor) -> torch.Tensor | PerSample:
     """Losses times weights; the scores do not change."""
     if isinstance(losses, PerSample):
-        return PerSample(losses.losses * weights, losses.scores, losses.extras)
+        parts = [(part * weights, counts) for part, counts in losses.parts]
+        return PerSample(
+            losses.losses * weights, losses.scores, losses.extras, losses.counts, parts
+        )
     return PerSample(losses * weights, losses.detach())

@@ -14,7 +14,6 @@ from infobatch.policies.checks import check_number, check_smoothing
 
 QUALITY = "quality"  # in extras: the smaller one of precision and recall
 MEASURED_EVERY = 5  # epochs
-_REVIEWED = 0.5  # of the easy images of an epoch: the largest part that is overdue
 
 
 @dataclass(frozen=True)
@@ -23,26 +22,29 @@ class AfssPrune(Policy):
 
     Xie et al., "Does YOLO Really Need to See Every Training Image in Every Epoch?" (AFSS, CVPR 2026),
     for object detection: the score of an image is q = min(precision, recall), measured every five
-    epochs. Images with q > ``easy`` are easy: a share ``keep_easy`` is kept, half of it at most from
-    those that were left out for ``review_easy`` epochs or more. Images with q >= ``hard`` are moderate:
-    a share ``keep_moderate`` is kept, which begins with all that were left out for
-    ``review_moderate`` epochs. The others are hard, and kept.
+    epochs. Images with q > ``easy`` are easy: an epoch keeps a share ``keep_easy`` of them, but in any
+    case all that would otherwise not be visited within ``review_easy`` epochs. Images with q >= ``hard``
+    are moderate, with ``keep_moderate`` and ``review_moderate`` in the same way. The others are hard, and kept.
 
+    * The formulas are from notes of third parties about the paper. We had neither its text nor code, of
+      which none is published, so this is not its authors' rule in every detail.
     * Biased: kept images weigh 1.
+    * Reviews come together: images that were last visited in the same epoch are due in the same one, so
+      that some epochs keep most of the easy images.
     * Remembers the score and the epoch of the last visit: 8 bytes per sample, 4 more with ``extras`` and
       4 with ``smoothing``. One pass, no sort. Measuring costs a forward pass of all images each time.
     * The score is not the loss: pass ``update(losses, scores=q)``, or with ``extras=True``
       ``update(losses, extras={"quality": q})``, where NaN keeps the last one.
       :class:`infobatch.integrations.ultralytics.InfoBatchDetectionTrainer` does the latter by itself.
-    * Our reading: there is no published code. Precision and recall are those at a confidence of 0.25
-      and an IoU of 0.5. Easy images that are overdue are chosen at random, and compete only with each
-      other. What it saves depends only on the scores, so it takes no budget.
+    * Our reading: precision and recall are those at a confidence of 0.25 and an IoU of 0.5, and images that
+      are due count towards the share, which is filled up at random. What the rule saves depends only on
+      the scores, so it takes no budget.
 
     Args:
         easy: the q above which an image is easy.
         hard: the q below which an image is hard.
         keep_easy, keep_moderate: the shares of easy and moderate images that an epoch keeps.
-        review_easy, review_moderate: after how many epochs without a visit an image is overdue.
+        review_easy, review_moderate: an easy or moderate image is visited at least once in so many epochs.
         extras: whether q is reported in ``update(extras=…)`` instead of as the score.
         smoothing: rank by a moving average of the scores, in which the earlier ones have this share
             of the weight.
@@ -76,7 +78,7 @@ class AfssPrune(Policy):
             check_number(
                 f"{name}(keep_{tier}=…)", getattr(self, f"keep_{tier}"), why, least=0, most=1
             )
-            why = f"the epochs after which {tier} images are overdue"
+            why = f"the epochs in which every {tier} image is visited at least once"
             check_number(f"{name}(review_{tier}=…)", getattr(self, f"review_{tier}"), why, least=1)
         check_smoothing(f"{name}(smoothing=…)", self.smoothing)
 
@@ -86,27 +88,23 @@ class AfssPrune(Policy):
         return (LastVisit(), Latest(QUALITY)) if self.extras else (LastVisit(),)
 
     def strata(self, samples: Samples) -> Strata:
-        """Label 1 for overdue easy images, 2 for other easy ones, 3 for moderate ones that are not overdue."""
+        """Label 1 for easy images that are not due, 2 for moderate ones; the others are kept."""
         quality = samples[QUALITY] if self.extras else samples.scores
-        missed = samples.age - 1
         easy: npt.NDArray[np.bool_] = quality > np.float32(self.easy)
         moderate = (quality >= np.float32(self.hard)) & ~easy
-        reviewed, covered = missed >= self.review_easy, missed >= self.review_moderate
-        labels = (2 * easy + 3 * (moderate & ~covered)).astype(np.uint8)
-        labels[easy & reviewed] = 1
-        counts = np.bincount(labels, minlength=4).astype(np.float64)
-        forced = np.count_nonzero(moderate & covered)
-        overdue, others, free, certain = samples.sum(np.array([*counts[1:], forced], np.float64))
-        wanted = self.keep_easy * (overdue + others)
-        again = min(overdue, _REVIEWED * wanted)
-        left = self.keep_moderate * (free + certain) - certain
+        free_easy = easy & (samples.age < self.review_easy)
+        free_moderate = moderate & (samples.age < self.review_moderate)
+        labels = (free_easy + 2 * free_moderate).astype(np.uint8)
+        tiers = (easy, free_easy, moderate, free_moderate)
+        counts = samples.sum(np.array([np.count_nonzero(tier) for tier in tiers], np.float64))
         keep = (
-            _share(again, overdue),
-            _share(wanted - again, others),
-            _share(left, free),
+            _share(self.keep_easy, *counts[:2].tolist()),
+            _share(self.keep_moderate, *counts[2:].tolist()),
         )
         return Strata(labels, keep, weights="ones", thresholds=(self.hard, self.easy))
 
 
-def _share(wanted: float, number: float) -> float:
-    return min(1.0, max(0.0, wanted / number)) if number else 0.0
+def _share(keep: float, number: float, free: float) -> float:
+    """The share of those that are not due which fills up the share of all."""
+    due = number - free
+    return max(0.0, keep * number - due) / free if free else 0.0
