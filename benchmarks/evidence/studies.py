@@ -25,6 +25,10 @@ EARLIER_SIZES = (
     "`infobatch.scoring` reports the sizes of gradients."
 )
 TOO_SHORT = "In so few epochs most samples are still being learned: [nothing is decided](../when-it-does-not-help.md#very-short-training)."
+EARLIER_DIVISOR = (
+    "When these runs were made, the loss of a pruned batch was divided by its plain number of tokens or pixels; now that is [weighted, "
+    "too](../scoring.md#what-a-loss-is-divided-by)."
+)
 DRAWS = "benchmarks/draw_rules.py"
 BETWEEN = "benchmarks/bias_rules.py"
 SHARES = (0.7, 0.5, 0.3)  # of the data that a coreset keeps
@@ -345,7 +349,8 @@ def few_epochs_study(
         "seed, made for its own sake and not counted) ended with; `stream:keep=0.5` scores each batch and trains on half of "
         "it, the scoring counted as a third of a pass. All data for fewer epochs is shorter training. The grid was moved down after a look "
         f"at one validation split and, by accident, at the test losses of seed 0 with rate 0.004."
-        + (f" {EARLIER_SIZES}" if NOISE in more_arms else ""),
+        + (f" {EARLIER_SIZES}" if NOISE in more_arms else "")
+        + f" {EARLIER_DIVISOR}",
         task,
         f"full,infobatch:delta=1.0,{warm},stream:keep=0.5{more_arms}",
         3,
@@ -399,7 +404,7 @@ CAMVID = frontier_study(
     "camvid",
     "CamVid (segmentation), AdamW",
     "Segmentation (the paper's Figure 4a: UperNet on ADE20K, mIoU 41.1 with 60% of the iterations, 40.7 with all). 367 street scenes of CamVid at 90 × "
-    f"120, flipped, an encoder-decoder with an auxiliary head, AdamW, 12 epochs. {EARLIER_SIZES}",
+    f"120, flipped, an encoder-decoder with an auxiliary head, AdamW, 12 epochs. {EARLIER_SIZES} {EARLIER_DIVISOR}",
     "0.004,0.008,0.016",
     3,
     "scale=2",
@@ -670,7 +675,8 @@ BCCD = Study(
     "when the validation runs had chosen 0.008 for `auto`, before any test run. When two seeds had been seen, rates were chosen again, from three "
     "validation splits instead of one and from 0.008, 0.016 and 0.032: an end of the first grid had been best for three arms, and `auto`, "
     "with half their rate by one run of each, had been worse than random pruning. (0.002 and 0.004, which that split had shown to be worse "
-    "than the best rate by 0.6 to 4.5 points for every arm, were left out.)",
+    "than the best rate by 0.6 to 4.5 points for every arm, were left out.) All runs were then made again, on one machine, because the gradient of a "
+    "pruned batch had been too small (its divisor is [weighted](../scoring.md#what-a-loss-is-divided-by) now) and AFSS had not reviewed every image in time.",
     "bccd",
     "full,auto,afss,random:delta=1.0",
     3,
@@ -731,7 +737,8 @@ STUDIES = (
         "table9-alpaca",
         "Table 9: on top of Dataset Quantization",
         "The paper (LLaMA-7B) prunes on top of the 1,000 rows of Alpaca that Dataset Quantization selects: 14.4 minutes instead of 18.0, "
-        "the same average over four benchmarks (26.3). Here: these rows, a pretrained Llama of 260,032 parameters, AdamW, 5 epochs, one learning rate for all.",
+        "the same average over four benchmarks (26.3). Here: these rows, a pretrained Llama of 260,032 parameters, AdamW, 5 epochs, one learning rate for all. "
+        f"{EARLIER_DIVISOR}",
         "alpaca",
         f"full,short,infobatch,{NOISE}",
         3,
