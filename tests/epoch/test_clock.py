@@ -469,13 +469,15 @@ class Loops(RuleBasedStateMachine):
             return
         current = self.clock.loop
         if not loop.exhausted:
-            if loop is not current:
-                begun = isinstance(self.clock.phase, Training)
-                if loop.epoch != self.clock.epoch or current is None or (begun and current.alive):
-                    self.loops.remove(loop)  # it raises
+            if loop is not current and current is not None:
+                try:
+                    self.clock.check_turn(loop, of_this_epoch=loop.epoch == self.clock.epoch)
+                except RuntimeError:
+                    self.loops.remove(loop)
                     return
-                if not isinstance(self.clock.phase, Offered | Training):
-                    return
+                assert loop.epoch == self.clock.epoch
+                assert not isinstance(self.clock.phase, Complete), "nothing is left of it"
+                assert loop.updated == loop.received, "it has only looked at the epoch"
                 loop.updated = current.updated
                 current.updated = current.received  # it has only looked
                 self.clock.take_over(loop)
@@ -533,6 +535,9 @@ class Loops(RuleBasedStateMachine):
         assert self.clock.epoch == (before.epoch if isinstance(self.clock.phase, Spent) else epoch)
         if isinstance(self.clock.phase, Idle | Spent) and self.clock.phase != before:
             self.loops = []  # the user's word that something else begins
+        elif isinstance(before, Offered):
+            self.clock.check_update("update()", by_index=False)  # as the error said
+            self.loops = [loop for loop in self.loops if loop.epoch == epoch]
 
     def read(self):
         """The length, a checkpoint, a progress bar: nothing changes."""

@@ -8,7 +8,7 @@ or ``set_epoch``:
 phase           first index of a new iterator  update          set_epoch(same)   set_epoch(another)
 =============== ============================== =============== ================= ==================
 Idle            Offered                        error [1]_      stay              Idle, or Spent [2]_
-Offered         Offered, to the new one        Training        stay              close, Idle
+Offered         Offered, to the new one        Training        stay [3]_         close, Idle
 Training        loop over: close, Offered(e+1) stay            stay; if it was   close, Idle
                 still alive: error             or Complete     left: once more
 Complete        Offered(e+1)                   error           once more         Idle
@@ -17,6 +17,7 @@ Spent           nothing, then Idle             error [1]_      Idle             
 
 .. [1] With the index in the batch no iterator is needed: Training.
 .. [2] A resumed loop that asks for the epoch whose end was loaded: nothing is left of it.
+.. [3] It also says that an earlier epoch was left on purpose, if its iterator is still held.
 
 One loop at a time: before the first update any number of iterators may look at the epoch, and the
 newest is its loop. From then on a second iterator is an error while the first is still held. (A
@@ -159,6 +160,16 @@ class Clock:
         self.offset = self.offset or 0  # a caller that continues without a call counts as we do
         return True
 
+    def check_turn(self, loop: Walk, *, of_this_epoch: bool) -> None:
+        """Raise if an earlier iterator asks for more, unless the newer one has only looked at its epoch."""
+        phase = self.phase
+        if isinstance(phase, Offered) and phase.replaced is loop:
+            raise two_loops(phase.epoch - 1)
+        if isinstance(phase, Complete) or not of_this_epoch:
+            raise _stale_iterator()
+        if isinstance(phase, Training) and self.loop is not None and self.loop.alive:
+            raise two_loops(phase.epoch)
+
     def take_over(self, loop: Walk) -> None:
         """Let an earlier iterator of this epoch be its loop again: a newer one only looked at it."""
         assert isinstance(self.phase, Offered | Training)
@@ -211,6 +222,8 @@ class Clock:
         if epoch == phase.epoch:
             if isinstance(phase, Spent):
                 self.phase = Idle(epoch, resumed=True)
+            elif isinstance(phase, Offered):
+                self.phase = replace(phase, replaced=None)  # the caller knows that it was left
             elif self.would_repeat:
                 self._leave()
                 self.phase = Idle(epoch)  # the same epoch again
@@ -252,4 +265,12 @@ def two_loops(epoch: int) -> RuntimeError:
         "To look at the data meanwhile, use a loader of its own, without this sampler: "
         "DataLoader(train_data.dataset, …). To leave this epoch (an interrupted notebook cell keeps "
         f"its iterator), call set_epoch({epoch + 1}) first."
+    )
+
+
+def _stale_iterator() -> RuntimeError:
+    """The error for an iterator that is kept for longer than its epoch."""
+    return RuntimeError(
+        "An iterator of an epoch that is over asks this sampler for more samples; their losses would "
+        "belong to no epoch. Expected a new iterator for each epoch, as in: for batch in loader"
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from infobatch.distributed.ranks import Ranks
 from infobatch.epoch import boundary
-from infobatch.epoch.clock import Clock, Complete, Offered, Spent, Training, two_loops
+from infobatch.epoch.clock import Clock, Complete, Offered, Spent, Training
 from infobatch.epoch.matching import (
     ReadPosition,
     check_data_length,
@@ -121,8 +121,7 @@ class Course:
         run = self._run
         if run is None or run.walk is walk or walk.issued >= walk.to_issue:
             return  # the current one, or it is about to learn that nothing is left
-        if walk.route is not run.route or (run.updated and run.walk.alive):
-            raise two_loops(self.clock.epoch)
+        self.clock.check_turn(walk, of_this_epoch=walk.route is run.route)
         self.clock.take_over(walk)  # the newer one was only a look at the data
         run.begin(walk)
 

@@ -60,6 +60,12 @@ def check_data_length(walk: Walk, num_samples: int) -> None:
 
 def rest_of_batch(call: str, updated: int, walk: Walk) -> int:
     """How many samples of the current batch have no update yet, or an error if that is unknown."""
+    if walk.issued <= updated:
+        raise RuntimeError(
+            f"{call} found no batch that waits for its losses: all samples that the sampler has issued "
+            "were updated or skipped. Expected it after the loader has delivered a batch, and "
+            "before the batch's update."
+        )
     if walk.batches is not None:
         return walk.batches.end(updated) - updated
     if not walk.asked_by_batch:
