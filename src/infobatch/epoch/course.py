@@ -40,7 +40,7 @@ class Course:
         self, planner: Planner, seed: int, find_ranks: Callable[[], Ranks], loaders: KnownLoaders
     ) -> None:
         self.seed = seed
-        self.clock: Clock = Clock(self._close)
+        self.clock: Clock = Clock(self._close, self._walk)
         self.history: list[EpochPasses] = []
         self.find_ranks = find_ranks
         self.planner = planner
@@ -107,7 +107,7 @@ class Course:
             self._complete()
         resumed = self.clock.resumed
         at_once = walk.loader is not None and walk.loader.read_ahead > 0
-        if not self.clock.begin(walk, at_once=at_once):
+        if not self.clock.begin(at_once=at_once):
             return None
         run = self.current_run()
         walk.prepared = self._loaders.prepared(run.ranks.world_size)
@@ -122,8 +122,7 @@ class Course:
         if run is None or run.walk is walk or walk.issued >= walk.to_issue:
             return  # the current one, or it is about to learn that nothing is left
         self.clock.check_turn(walk, of_this_epoch=walk.route is run.route)
-        self.clock.take_over(walk)  # the newer one was only a look at the data
-        run.begin(walk)
+        run.begin(walk)  # the newer one was only a look at the data
 
     def length(self, *, shrinks: bool = False) -> Route | None:
         """The route that determines the sampler's length; None if nothing is left."""
@@ -201,7 +200,7 @@ class Course:
 
         Nothing after that is collective. Called for the first update and from ``check_at`` on.
         """
-        self.clock.update(run.walk if run.walk.has_begun else None)
+        self.clock.update()
         if run.epoch >= self.planner.num_epochs and not self._warned_of_more_epochs:
             self._warned_of_more_epochs = True
             boundary.warn_of_more_epochs(run.epoch, self.planner.num_epochs)
@@ -241,6 +240,9 @@ class Course:
             self.history.append(passes)
             if not self._warned_of_noise:
                 self._warned_of_noise = warn_of_noise(self.planner, self.history)
+
+    def _walk(self) -> Walk:
+        return Walk() if self._run is None else self._run.walk
 
     def _complete(self) -> None:
         self._close()
@@ -326,8 +328,9 @@ class Course:
         """Whether other ranks may have recorded losses that this one does not have."""
         if run.updated:
             return True
-        phase = self.clock.phase  # looking at a batch or a loader does not begin the epoch
-        return isinstance(phase, Offered) and (phase.loop.alive or phase.loop.exhausted)
+        if not isinstance(self.clock.phase, Offered):
+            return False
+        return run.walk.alive or run.walk.exhausted  # looking at a batch does not begin the epoch
 
     def load(self, state: State) -> None:
         """Continue from a state; raise if its epoch cannot be drawn again."""
