@@ -50,9 +50,7 @@ class Course:
         self._run: Run | None = None
         self._loaders_position: ReadPosition | None = None  # from a stateful loader's checkpoint
         self._epoch_was_set = False  # since the start, or since a state was loaded
-        self._warned_of_old_scores = False
-        self._warned_of_more_epochs = False
-        self._warned_of_noise = False
+        self._warned: set[Callable[..., bool]] = set()
 
     def current_memory(self) -> Memory:
         """What is remembered about the samples; with sharded scores, about this rank's."""
@@ -79,9 +77,7 @@ class Course:
             if ranks != run.ranks:  # the group came after the plan or a batch was read
                 run = self._run = None if ranks.sharded else run.on(ranks)
         if run is None:
-            if not self._warned_of_old_scores:
-                last = self.history[-1] if self.history else None
-                self._warned_of_old_scores = boundary.warn_of_old_scores(self.planner, epoch, last)
+            self._once(boundary.warn_of_old_scores, self.planner, epoch, self.history[-1:])
             ranks = self.find_ranks()
             plan = self.planner.draw(
                 self.current_memory(), ranks, self.history, epoch=epoch, seed=self.seed
@@ -201,9 +197,8 @@ class Course:
         Nothing after that is collective. Called for the first update and from ``check_at`` on.
         """
         self.clock.update()
-        if run.epoch >= self.planner.num_epochs and not self._warned_of_more_epochs:
-            self._warned_of_more_epochs = True
-            boundary.warn_of_more_epochs(run.epoch, self.planner.num_epochs)
+        if run.epoch >= self.planner.num_epochs:
+            self._once(boundary.warn_of_more_epochs, run.epoch, self.planner.num_epochs)
         if run.closed or not run.is_complete():
             return
         if run.ranks.world_size > 1 and not run.ranks.communicator.connected:
@@ -238,8 +233,12 @@ class Course:
             if not self.history and passes.epoch:
                 boundary.warn_of_first_epoch(passes.epoch)
             self.history.append(passes)
-            if not self._warned_of_noise:
-                self._warned_of_noise = warn_of_noise(self.planner, self.history)
+            self._once(warn_of_noise, self.planner, self.history)
+
+    def _once(self, warn: Callable[..., bool], *facts: object) -> None:
+        """Let ``warn`` look at the facts until it has warned."""
+        if warn not in self._warned and warn(*facts):
+            self._warned.add(warn)
 
     def _walk(self) -> Walk:
         return Walk() if self._run is None else self._run.walk

@@ -313,9 +313,7 @@ class Run:
     @cached_property
     def old_scores(self) -> npt.NDArray[np.bool_]:
         """Which rows the epoch leaves out and, once it has ended, were not refreshed since."""
-        rows = np.ones(self.plan.num_samples, np.bool_)
-        rows[self.plan.rows(self.plan.codes)] = False
-        return rows
+        return ~self.plan.kept()
 
     def unscored(self) -> int:
         """How many of the passes known to this rank gave no score."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from infobatch.plan.groups import group_sizes
 from infobatch.plan.plan import ALL, Packing, Plan, Shard
 from infobatch.plan.shuffle import rows_in_random_order
 from infobatch.plan.strata import LabelArray, Strata
@@ -95,16 +96,9 @@ def draw_plan(
 def _sizes(labels: LabelArray, strata: int) -> npt.NDArray[np.int64]:
     """Count the samples with each label."""
     if strata > _FEW:
-        return _counts(labels, strata)
+        return group_sizes(labels, strata + 1)
     others = [np.count_nonzero(labels == label) for label in range(1, strata + 1)]
     return np.array([len(labels) - sum(others), *others])
-
-
-def _counts(labels: LabelArray, highest: int) -> npt.NDArray[np.int64]:
-    """Count the samples with each label by np.bincount, which widens labels to eight bytes each."""
-    blocks = range(0, len(labels), _BLOCK)
-    counts = (np.bincount(labels[at : at + _BLOCK], minlength=highest + 1) for at in blocks)
-    return sum(counts, np.zeros(highest + 1, np.int64))
 
 
 def keep_counts(sizes: npt.NDArray[np.int64], keep: Sequence[float]) -> npt.NDArray[np.int64]:
@@ -157,7 +151,7 @@ def _keep_exactly(
 
     generator = np.random.Generator(np.random.SFC64(repair_stream))
     if len(prune_below) > _FEW:
-        surplus = _counts(kept_labels, DROPPED)[: len(targets)] - targets
+        surplus = group_sizes(kept_labels, DROPPED + 1)[: len(targets)] - targets
         surplus -= _corrected_by_darts(labels, kept_labels, sizes, surplus, generator)
         _correct_by_listing(labels, kept_labels, surplus, generator)
         return kept_labels
@@ -219,7 +213,7 @@ def _correct_by_listing(
         parts.append(start + np.flatnonzero(needed == dropped + np.uint8(1)))
     rows = np.concatenate(parts)
     rows = rows[np.argsort(labels[rows], kind="stable")]
-    ends = np.cumsum(_counts(labels[rows], len(surplus) - 1))
+    ends = np.cumsum(group_sizes(labels[rows], len(surplus)))
     for label in np.flatnonzero(needs).tolist():
         candidates = rows[ends[label - 1] : ends[label]]
         count = abs(int(surplus[label]))
