@@ -53,9 +53,12 @@ def epoch_saving(epoch: EpochPasses, *, promised: bool = False) -> float:
 class RuleForecast:
     """The forecast for one rule.
 
-    ``epochs`` are its records so far; ``to_come`` is how many more epochs it would prune, and
-    ``num_epochs`` how many there are in all. ``doubtful``: a warning said that the losses do not show the
-    sizes of the gradients. Not ``is_followed``: another one said that the rule cannot use these losses.
+    Attributes:
+        epochs: the records of its epochs so far.
+        to_come: how many more epochs it would prune.
+        num_epochs: how many epochs training takes in total.
+        doubtful: whether a warning said that the losses do not show the sizes of the gradients.
+        is_followed: False if a warning said that the rule cannot use these losses.
     """
 
     epochs: tuple[EpochPasses, ...]
@@ -97,7 +100,14 @@ class RuleForecast:
         return self.saving_if(promised=False)
 
     def saving_if(self, *, promised: bool) -> float:
-        """The same, by the noise that was realised or only ``promised``."""
+        """Return the saving of the whole run by one kind of noise.
+
+        Args:
+            promised: go by the noise that the plans promised, even if the realised noise is known.
+
+        Returns:
+            The share of the cost of a run over all data.
+        """
         savings = [epoch_saving(epoch, promised=promised) for epoch in self.epochs]
         pruned = [epoch_saving(epoch, promised=promised) for epoch in self.pruned]
         level = fmean(pruned[-_quarter(pruned) :]) if pruned else 0.0

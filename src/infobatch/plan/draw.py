@@ -106,6 +106,16 @@ def keep_counts(sizes: npt.NDArray[np.int64], keep: Sequence[float]) -> npt.NDAr
 
     Stratum 0 is kept whole. A stratum must not vanish, because its samples would then have weight
     1/0. The exception is a stratum with share 0, whose samples have no such weight.
+
+    Args:
+        sizes: the number of samples of each stratum, with those of stratum 0 first.
+        keep: the share to keep of each stratum from 1 on.
+
+    Returns:
+        One number per stratum.
+
+    >>> keep_counts(np.array([5, 10, 1]), [0.25, 0.1]).tolist()
+    [5, 2, 1]
     """
     kept = [int(sizes[0])]
     for size, share in zip(sizes[1:].tolist(), keep, strict=True):

@@ -275,7 +275,9 @@ def _check_attributes(owner: str, attributes: Mapping[str, object]) -> None:
                 f"{expected}{' or a property: add @property' * method}. See infobatch.Policy."
             )
         spelling = name.lower().replace("_", "")
-        alike = 0.9 if isinstance(value, FunctionType) else 0.8  # a method may well be named refresh
+        alike = (
+            0.9 if isinstance(value, FunctionType) else 0.8
+        )  # a method may well be named refresh
         if close := difflib.get_close_matches(spelling, plain, n=1, cutoff=alike):
             raise TypeError(
                 f"{owner}: a policy has no attribute {name!r}. Did you mean "

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import Trainer, TrainerCallback
 from transformers.optimization import GreedyLR
 
-from infobatch.batch import Indexed
+from infobatch import Indexed, PacedScheduler, Pruner
 from infobatch.integrations.transformers.checkpoint import Checkpoint
 from infobatch.integrations.transformers.config import InfoBatchConfig
 from infobatch.integrations.transformers.loading import CarryIndex, EpochSampler
@@ -21,8 +21,6 @@ from infobatch.integrations.transformers.support import (
     check_dataset,
     check_interface,
 )
-from infobatch.pruner import Pruner
-from infobatch.schedule import PacedScheduler
 from infobatch.trainers import has_begun, may_prune, summary
 
 if TYPE_CHECKING:
