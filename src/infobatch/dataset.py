@@ -119,7 +119,11 @@ class InfoBatch(Wrapper, Pruner):
 
     @property
     def weights(self) -> torch.Tensor:
-        """Each sample's weight in the running epoch; 0 if left out or in another rank's shard."""
+        """Each sample's weight in the running epoch; 0 if left out or in another rank's shard.
+
+        The epoch's plan is drawn now if it has not been drawn yet; with ``sharded=True`` that is done
+        together: read them on all ranks, or on none.
+        """
         plan = self.plan
         weights = torch.zeros(len(self.dataset), dtype=torch.float32)
         return weights.scatter_(0, plan.order, plan.weights.float())

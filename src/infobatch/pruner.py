@@ -296,6 +296,12 @@ class Pruner:
         Args:
             count: how many samples to skip; by default the rest of the current batch.
             index: the samples, if the batch carries them.
+
+        Raises:
+            RuntimeError: if no batch waits for its update, its size cannot be known, or fewer samples wait
+                than are to be skipped.
+            IndexError: if ``index`` has samples that this epoch leaves out.
+            TypeError, ValueError: if ``count`` or ``index`` is not what is described above.
         """
         run = self._course.run_for("skip()", index is not None)
         if index is not None:
@@ -390,7 +396,10 @@ class Pruner:
 
     @property
     def plan(self) -> Plan:
-        """This epoch's plan; drawn now if it has not been drawn yet."""
+        """This epoch's plan; drawn now if it has not been drawn yet.
+
+        With ``sharded=True`` a plan is drawn together: read it on all ranks, or on none.
+        """
         return self._course.current_run().plan
 
     @property
@@ -409,6 +418,9 @@ class Pruner:
 
         Returns:
             The number of steps since the start of the training.
+
+        Raises:
+            ValueError: if ``steps_per_epoch`` is not a positive integer.
         """
         return self.progress.full_steps(checks.check_steps("virtual_step()", steps_per_epoch))
 
@@ -487,6 +499,10 @@ class Pruner:
         Returns:
             The state; ``torch.load(weights_only=True)`` loads it. With ``sharded=True`` it is this
             rank's: save and load one per rank.
+
+        Raises:
+            RuntimeError: in the middle of an epoch, if another rank does not call it in time
+                (``meeting_timeout``), or if the ranks have drawn different plans.
         """
         return self._course.state(gather=gather).to_dict()
 
