@@ -64,8 +64,8 @@ class InfoBatch(Wrapper, Pruner):
                 "InfoBatch(dataset) got an InfoBatch, expected the data set itself: each would prune by "
                 "itself, and only one of them would get losses. Pass train_data.dataset."
             )
-        place, others = split_arguments(options)
-        wanted = Options(prune_ratio=prune_ratio, delta=delta, **others)
+        place, pruning = split_arguments(options)
+        wanted = Options(prune_ratio=prune_ratio, delta=delta, **pruning)
         self.dataset = dataset
         self._start(len(dataset), num_epochs, wanted.of_dataset(dataset), place)
 

@@ -80,9 +80,9 @@ class Pruner:
         delta: float | None = None,
         **options: Unpack[Arguments],
     ) -> None:
-        place, others = split_arguments(options)
+        place, pruning = split_arguments(options)
         self._start(
-            num_samples, num_epochs, Options(prune_ratio=prune_ratio, delta=delta, **others), place
+            num_samples, num_epochs, Options(prune_ratio=prune_ratio, delta=delta, **pruning), place
         )
 
     def _start(self, num_samples: int, num_epochs: int, options: Options, place: Place) -> None:
@@ -181,11 +181,11 @@ class Pruner:
             IndexError: if ``index`` has samples that this epoch leaves out.
             TypeError, ValueError: if there is not one loss per sample.
         """
-        others = self._others("update", losses, extras) if self._channels else ()
+        extras_by_channel = self._extras("update", losses, extras) if self._channels else ()
         losses, scores, index = checks.check_batch("update", losses, scores, index)
         run = self._course.run_for("update()", index is not None)
         plain, by_loss = losses.detach(), scores is None
-        reported = (plain if scores is None else scores.detach(), *others)
+        reported = (plain if scores is None else scores.detach(), *extras_by_channel)
         loss = run.update(losses, reported, index, by_loss=by_loss)
         self._last_losses = plain
         if run.updated >= run.check_at:
@@ -253,15 +253,15 @@ class Pruner:
         Raises:
             RuntimeError, IndexError, TypeError, ValueError: as :meth:`update` does.
         """
-        others = self._others("record", losses, extras) if self._channels else ()
+        extras_by_channel = self._extras("record", losses, extras) if self._channels else ()
         losses, scores, index = checks.check_batch("record", losses, scores, index)
         run = self._course.run_for("record()", index is not None)
         plain = losses.detach()
-        run.record((plain if scores is None else scores.detach(), *others), index)
+        run.record((plain if scores is None else scores.detach(), *extras_by_channel), index)
         self._last_losses = plain
         self._course.after_update(run)
 
-    def _others(
+    def _extras(
         self,
         call: str,
         losses: torch.Tensor | PerSample,

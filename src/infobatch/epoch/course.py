@@ -358,6 +358,6 @@ class Course:
         self.clock.load(state.epoch, state.finished)
         self._epoch_was_set = False
         self._memory, self._run = memory, run
-        begun_here = ShadowState(memory.copy().columns, ())  # a new shadow starts from the scores
+        initial = ShadowState(memory.copy().columns, ())  # a new shadow starts from the scores
         for name, shadow in self.shadows.items():
-            shadow.load(state.shadows.get(name, begun_here), ranks)
+            shadow.load(state.shadows.get(name, initial), ranks)

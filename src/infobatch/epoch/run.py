@@ -82,7 +82,7 @@ class Run:
         return Run(self.epoch, self.plan, ranks, self.channels, self._resumed)
 
     def begin(self, walk: Walk) -> None:
-        """Let this walk be the one that counts: a new one, or one that another has only looked past."""
+        """Make this walk the epoch's: a new one, or an earlier one that goes on after a look at the data."""
         self.walk = walk
         walk.walk_along(self.route)
         self.weights = Weights(self.route, walk.batches)

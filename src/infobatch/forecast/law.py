@@ -131,7 +131,7 @@ class RuleForecast:
         return begun and not self.biased and self.num_epochs > FEW_EPOCHS
 
     @property
-    def too_early(self) -> str:
+    def reason_to_wait(self) -> str:
         """Why this cannot be said yet; empty if it can."""
         if not self.to_come:
             return ""
@@ -203,8 +203,8 @@ class Forecast:
                 f"No forecast for {rule.num_epochs} epochs: with so few, the number of steps matters more "
                 "than noise, and forecasts were far too low. Compare instead: docs/few-epochs.md."
             )
-        if rule.too_early:
-            return f"Too early to tell: {rule.too_early}. Ask again later."
+        if rule.reason_to_wait:
+            return f"Too early to tell: {rule.reason_to_wait}. Ask again later."
         sure = f"± {100 * ERROR:.0f} points, more likely less than more"
         doubt = _DOUBT.format(name) if rule.doubtful else ""
         saved = f"{percent(rule.saving)} of the sample passes at equal quality ({sure})"

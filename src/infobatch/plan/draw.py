@@ -194,8 +194,10 @@ def _corrected_by_darts(
     darts = min(int(needed.max(initial=0)), total >> 5)
     thrown = generator.integers(total, size=darts)
     thrown = thrown[np.sort(np.unique(thrown, return_index=True)[1])]  # each row once
-    label, now = labels[thrown], kept_labels[thrown]
-    usable = np.where(surplus[label] > 0, now == label, (now == DROPPED) & (surplus[label] < 0))
+    label, kept_label = labels[thrown], kept_labels[thrown]
+    usable = np.where(
+        surplus[label] > 0, kept_label == label, (kept_label == DROPPED) & (surplus[label] < 0)
+    )
     by_label = np.argsort(label[usable], kind="stable")
     row, label = thrown[usable][by_label], label[usable][by_label]
     number = np.arange(len(label)) - np.searchsorted(label, np.arange(len(surplus)))[label]

@@ -193,7 +193,7 @@ class PrunedEpochs(_Base):
             raise ValueError(
                 f"train(resume_from_checkpoint=…) got a {type(scheduler).__name__} in optimizers=, and "
                 f"{self._whole_steps} steps per epoch where the checkpoint has "
-                f"{length.steps_per_epoch}: it cannot be told for which of them that scheduler was "
+                f"{length.steps_per_epoch}: it is not known for which of the two that scheduler was "
                 "built. Expected the batch size, gradient accumulation and number of processes of the "
                 "checkpoint, or optimizers=(optimizer, None) and an lr_scheduler_type."
             )
