@@ -178,6 +178,14 @@ def test_every_file_on_the_map_exists():
             assert (PACKAGE / folder / file).exists(), f"{folder}/{file} is on the map only"
 
 
+def test_the_files_of_which_coverage_is_stated_exist():
+    page = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text()
+    section = page.partition("## Coverage")[2].partition("\n## ")[0]
+    files = re.findall(r"`([\w/]+\.py)` \d", section)
+    assert len(files) > 10
+    assert [file for file in files if not (PACKAGE / file).exists()] == []
+
+
 def test_where_to_change_what():
     """A newcomer is sent to classes, functions and tests that exist."""
     page = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text()
