@@ -170,17 +170,6 @@ def test_an_iterator_of_an_epoch_that_is_over_raises(form):
     assert train_data.epoch == 1
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_that_is_left_and_the_next(workers):
-    train_data, loader = parts(size=80, num_workers=workers)
-    for epoch in range(3):
-        batches = iter(loader)
-        for _ in range(3):
-            train_data.update(loss_of(next(batches)[0], epoch))
-    assert train_data.epoch == 2
-    assert [passes.made for passes in train_data.savings.epochs] == [24] * 3
-
-
 class InC(torch.utils.data.BatchSampler):
     """Its iterators are of a type of C, so nothing can refer to them weakly."""
 
