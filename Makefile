@@ -10,7 +10,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadf
 
 # The core, and the tests that reach it: not those of the site, the release, the stored results and the workflows;
 # of the trainers, those whose loaders the core itself treats specially (src/infobatch/loaders, trainers.py).
-CORE = $(addprefix tests/,plan distributed memory policies step epoch keyed scoring coresets accelerators) \
+CORE = $(addprefix tests/,plan distributed memory policies step epoch keyed forecast scoring coresets experimental accelerators) \
 	$(filter-out $(patsubst %,tests/test_%.py,docstrings evidence examples imports release site workflows),$(wildcard tests/test_*.py)) \
 	$(patsubst %,tests/integrations/test_%.py,accelerate stateful_dataloader lightning_check lightning_interface skorch ignite)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import infobatch
+from docstrings import REFERENCE, find, public_names
 
 PACKAGE = Path(infobatch.__file__).parent
 # Each layer imports only from those before it, or within the same name. The longest entry that a
@@ -52,14 +53,13 @@ def modules():
 
 def imports_of(path):
     """The modules of the package that a file imports, also inside functions."""
+    names = {module for _, module in modules()}  # not looked up as files: systems ignore their case
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "infobatch":
             base = node.module.removeprefix("infobatch").lstrip(".")
             for alias in node.names:  # "from infobatch.integrations import accelerate"
                 name = f"{base}.{alias.name}".lstrip(".")
-                as_file = PACKAGE.joinpath(*name.split("."))
-                is_module = as_file.with_suffix(".py").exists() or as_file.is_dir()
-                yield name if is_module else base or "__init__"
+                yield name if name in names else base or "__init__"
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "infobatch":
@@ -94,9 +94,6 @@ def test_the_core_names_no_trainer():
                 assert package not in text, f"{module} names {package}"
 
 
-INTERNAL = {"epoch", "step", "memory", "loaders", "distributed", "keyed"}  # how epochs are run
-
-
 def private_attributes(path):
     """The private attributes that the classes of a file have, and those that the file uses."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
@@ -128,12 +125,31 @@ def test_nothing_private_is_used_of_the_core(package):
     } == {}
 
 
-def test_integrations_import_nothing_that_runs_epochs():
-    """Except by way of the public modules, such as infobatch.trainers."""
+def test_integrations_import_public_names_from_public_modules():
+    """Those of the API reference, as docs/write-an-integration.md says."""
+    table = (REFERENCE / "index.md").read_text()
+    public_modules = set(re.findall(r"^\| `(infobatch[.\w]*)` \|", table, re.MULTILINE))
+    public = [find(name) for name in public_names() if ".integrations." not in name]
+    of_modules = {  # that have no entry for each of their names
+        "infobatch.trainers": find("infobatch.trainers").__all__,
+        "infobatch.policies": find("infobatch.policies").__all__,
+    }
+    checked = 0
     for path, module in modules():
-        if module.startswith("integrations."):
-            imported = {name.split(".")[0] for name in imports_of(path)}
-            assert not imported & INTERNAL, module
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not module.startswith("integrations.") or not isinstance(node, ast.ImportFrom):
+                continue
+            source = node.module or ""
+            if source.partition(".")[0] != "infobatch" or ".integrations" in source:
+                continue
+            assert source in public_modules, f"{module} imports from {source}"
+            for alias in node.names:
+                name = f"{source}.{alias.name}"
+                known = alias.name in of_modules.get(source, ())
+                known |= name in public_modules or any(find(name) is entry for entry in public)
+                assert known, f"{module} imports {name}, which has no entry in docs/api"
+                checked += 1
+    assert checked > 30
 
 
 def test_every_file_is_on_the_map():
@@ -160,6 +176,14 @@ def test_every_file_on_the_map_exists():
         assert files, folder
         for file in files:
             assert (PACKAGE / folder / file).exists(), f"{folder}/{file} is on the map only"
+
+
+def test_the_files_of_which_coverage_is_stated_exist():
+    page = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text()
+    section = page.partition("## Coverage")[2].partition("\n## ")[0]
+    files = re.findall(r"`([\w/]+\.py)` \d", section)
+    assert len(files) > 10
+    assert [file for file in files if not (PACKAGE / file).exists()] == []
 
 
 def test_where_to_change_what():

@@ -241,7 +241,7 @@ def early_lines() -> list[str]:
         decided, errors = 0, []
         for row in (known := rows()):
             early = cut(row.rule, share)
-            if not early.too_early:
+            if not early.reason_to_wait:
                 decided += 1
                 errors.append(early.saving - row.rule.saving)
         error = f"{100 * np.sqrt(np.square(errors).mean()):.0f} points" if errors else ""

@@ -64,8 +64,8 @@ class InfoBatch(Wrapper, Pruner):
                 "InfoBatch(dataset) got an InfoBatch, expected the data set itself: each would prune by "
                 "itself, and only one of them would get losses. Pass train_data.dataset."
             )
-        place, others = split_arguments(options)
-        wanted = Options(prune_ratio=prune_ratio, delta=delta, **others)
+        place, pruning = split_arguments(options)
+        wanted = Options(prune_ratio=prune_ratio, delta=delta, **pruning)
         self.dataset = dataset
         self._start(len(dataset), num_epochs, wanted.of_dataset(dataset), place)
 
@@ -119,7 +119,11 @@ class InfoBatch(Wrapper, Pruner):
 
     @property
     def weights(self) -> torch.Tensor:
-        """Each sample's weight in the running epoch; 0 if left out or in another rank's shard."""
+        """Each sample's weight in the running epoch; 0 if left out or in another rank's shard.
+
+        The epoch's plan is drawn now if it has not been drawn yet; with ``sharded=True`` that is done
+        together: read them on all ranks, or on none.
+        """
         plan = self.plan
         weights = torch.zeros(len(self.dataset), dtype=torch.float32)
         return weights.scatter_(0, plan.order, plan.weights.float())

@@ -12,6 +12,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
     This does not wait for the disk (fsync), which could stall training while others write. After a
     power cut a file may be damaged, which its reader reports.
+
+    Args:
+        path: the file; its folder is made if there is none.
+        write: writes the path that it is called with.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not with tempfile, whose files only the owner may read.

@@ -52,9 +52,8 @@ class PrunedLoader(DataLoader[Any]):
             batch_size, drop_last=drop_last, shrink=shrink, even=even
         )
         super().__init__(train_data, batch_sampler=batches, **options)
-        vars(self)["batch_size"] = (
-            batch_size  # torch forbids setting it, and uses the batch sampler
-        )
+        # torch forbids setting it, and uses the batch sampler.
+        vars(self)["batch_size"] = batch_size
 
     def reset(self) -> None:
         """End persistent workers, so that the next epoch's workers see a changed data set."""

@@ -172,11 +172,11 @@ class Probe:
             )
         if not tensor.requires_grad or not torch.is_grad_enabled():
             return  # evaluation, or a checkpointed forward that will run again
-        again = in_backward()  # checkpointing
-        step = self._last if again else self._open
+        is_recomputed = in_backward()  # checkpointing
+        step = self._last if is_recomputed else self._open
         if step is None:
             step = self._open = _Pass()
-        if not again:
+        if not is_recomputed:
             step.calls += 1
             dims = tensor.dim()
             if self._batch_dim >= dims:
@@ -326,9 +326,9 @@ class _Window:
             ]
         )
         # A memory of about as many batches as the window has.
-        stays = max(0.0, 1 - count / self._length)
+        decay = max(0.0, 1 - count / self._length)
         usable = (number > 1) & newest.isfinite().all()  # an overflow in half precision
-        self._sums = torch.where(usable, stays * self._sums + newest, self._sums)
+        self._sums = torch.where(usable, decay * self._sums + newest, self._sums)
 
     def numbers(self) -> dict[str, float]:
         """See :attr:`Probe.numbers`."""

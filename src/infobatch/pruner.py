@@ -80,9 +80,9 @@ class Pruner:
         delta: float | None = None,
         **options: Unpack[Arguments],
     ) -> None:
-        place, others = split_arguments(options)
+        place, pruning = split_arguments(options)
         self._start(
-            num_samples, num_epochs, Options(prune_ratio=prune_ratio, delta=delta, **others), place
+            num_samples, num_epochs, Options(prune_ratio=prune_ratio, delta=delta, **pruning), place
         )
 
     def _start(self, num_samples: int, num_epochs: int, options: Options, place: Place) -> None:
@@ -181,12 +181,12 @@ class Pruner:
             IndexError: if ``index`` has samples that this epoch leaves out.
             TypeError, ValueError: if there is not one loss per sample.
         """
-        others = self._others("update", losses, extras) if self._channels else ()
+        extras_by_channel = self._extras("update", losses, extras) if self._channels else ()
         samples = checks.check_counts("update", losses)
         losses, scores, index = checks.check_batch("update", losses, scores, index)
         run = self._course.run_for("update()", index is not None)
         plain, by_loss = losses.detach(), scores is None
-        reported = (plain if scores is None else scores.detach(), *others)
+        reported = (plain if scores is None else scores.detach(), *extras_by_channel)
         loss = run.update(losses, reported, index, by_loss=by_loss, samples=samples)
         self._last_losses = plain
         if run.updated >= run.check_at:
@@ -256,15 +256,15 @@ class Pruner:
         Raises:
             RuntimeError, IndexError, TypeError, ValueError: as :meth:`update` does.
         """
-        others = self._others("record", losses, extras) if self._channels else ()
+        extras_by_channel = self._extras("record", losses, extras) if self._channels else ()
         losses, scores, index = checks.check_batch("record", losses, scores, index)
         run = self._course.run_for("record()", index is not None)
         plain = losses.detach()
-        run.record((plain if scores is None else scores.detach(), *others), index)
+        run.record((plain if scores is None else scores.detach(), *extras_by_channel), index)
         self._last_losses = plain
         self._course.after_update(run)
 
-    def _others(
+    def _extras(
         self,
         call: str,
         losses: torch.Tensor | PerSample,
@@ -300,6 +300,12 @@ class Pruner:
         Args:
             count: how many samples to skip; by default the rest of the current batch.
             index: the samples, if the batch carries them.
+
+        Raises:
+            RuntimeError: if no batch waits for its update, its size cannot be known, or fewer samples wait
+                than are to be skipped.
+            IndexError: if ``index`` has samples that this epoch leaves out.
+            TypeError, ValueError: if ``count`` or ``index`` is not what is described above.
         """
         run = self._course.run_for("skip()", index is not None)
         if index is not None:
@@ -394,7 +400,10 @@ class Pruner:
 
     @property
     def plan(self) -> Plan:
-        """This epoch's plan; drawn now if it has not been drawn yet."""
+        """This epoch's plan; drawn now if it has not been drawn yet.
+
+        With ``sharded=True`` a plan is drawn together: read it on all ranks, or on none.
+        """
         return self._course.current_run().plan
 
     @property
@@ -413,6 +422,9 @@ class Pruner:
 
         Returns:
             The number of steps since the start of the training.
+
+        Raises:
+            ValueError: if ``steps_per_epoch`` is not a positive integer.
         """
         return self.progress.full_steps(checks.check_steps("virtual_step()", steps_per_epoch))
 
@@ -491,6 +503,10 @@ class Pruner:
         Returns:
             The state; ``torch.load(weights_only=True)`` loads it. With ``sharded=True`` it is this
             rank's: save and load one per rank.
+
+        Raises:
+            RuntimeError: in the middle of an epoch, if another rank does not call it in time
+                (``meeting_timeout``), or if the ranks have drawn different plans.
         """
         return self._course.state(gather=gather).to_dict()
 

@@ -3,7 +3,7 @@
 from infobatch import coresets, scoring, tracks
 from infobatch.batch import Indexed, with_index
 from infobatch.dataset import InfoBatch
-from infobatch.forecast import Forecast
+from infobatch.forecast import Forecast, RuleForecast
 from infobatch.keyed.pruner import KeyedPruner
 from infobatch.loader import PrunedLoader
 from infobatch.per_sample import PerSample
@@ -24,14 +24,15 @@ from infobatch.policies import (
 from infobatch.policies.options import Options
 from infobatch.probe import Probe
 from infobatch.pruner import Pruner
-from infobatch.savings import Savings, StreamSavings
-from infobatch.schedule import paced
+from infobatch.savings import EpochPasses, Savings, StreamSavings
+from infobatch.schedule import PacedScheduler, paced
 from infobatch.scores import score
 from infobatch.stream import Kept, StreamPruner
 
 __all__ = [
     "AutoPrune",
     "BiasedPolicyWarning",
+    "EpochPasses",
     "Forecast",
     "ImportancePrune",
     "Indexed",
@@ -42,6 +43,7 @@ __all__ = [
     "NoPrune",
     "NoisePrune",
     "Options",
+    "PacedScheduler",
     "PerSample",
     "Plan",
     "Policy",
@@ -50,6 +52,7 @@ __all__ = [
     "Pruner",
     "QuantilePrune",
     "RandomPrune",
+    "RuleForecast",
     "Samples",
     "Savings",
     "SoftPrune",

@@ -12,13 +12,21 @@ FORWARD = 1 / 3  # of a training step: the backward pass takes about twice as lo
 class EpochPasses:
     """The sample passes of one epoch, over all ranks.
 
-    ``full`` is the data set's size, ``planned`` how many samples the plan keeps, ``made`` how many
-    of these passes were made, ``unscored`` how many of those gave no score: their loss, or what
-    ``update(scores=…)`` got for them, was NaN or infinite, or the batch was skipped. ``planned_cost`` is the share of the cost that the plan
-    keeps, if the user has given costs. ``added_noise`` is how much the plan expects pruning to add to
-    the gradient noise, ``realised_noise`` how much it added by this epoch's losses (None while it is
-    running, and for biased rules), see :mod:`infobatch.policies.gradient`. ``refreshed`` samples were forwarded
-    without a step, to refresh their scores or to measure something; ``refreshed_cost`` is their share of a full epoch's cost.
+    Attributes:
+        epoch: the epoch, from 0.
+        full: the data set's size.
+        planned: how many samples the plan keeps.
+        made: how many of these passes were made.
+        unscored: how many of those gave no score: their loss, or what ``update(scores=…)`` got for them,
+            was NaN or infinite, or the batch was skipped.
+        thresholds: the scores below which samples were pruned, for rules that have such.
+        added_noise: how much the plan expects pruning to add to the gradient noise.
+        planned_cost: the share of the cost that the plan keeps, if the user has given costs.
+        refreshed: how many samples were forwarded without a step, to refresh their scores or to measure
+            something.
+        refreshed_cost: their share of a full epoch's cost.
+        realised_noise: how much noise pruning added by this epoch's losses; None while it is running, and
+            for biased rules.
     """
 
     epoch: int

@@ -68,7 +68,17 @@ def paced(
 
 
 class PacedScheduler:
-    """The result of :func:`paced`; ``scheduler`` is the inner scheduler."""
+    """A scheduler that is stepped as often as full-data training would step it; :func:`paced` returns it.
+
+    Args:
+        scheduler, train_data, steps_per_epoch: see :func:`paced`.
+
+    Attributes:
+        scheduler: the inner scheduler, which was given.
+
+    Raises:
+        TypeError, ValueError: as :func:`paced` does.
+    """
 
     def __init__(
         self,
@@ -84,7 +94,7 @@ class PacedScheduler:
                 "built for the optimizer steps of the prepared loader."
             )
         self.scheduler = scheduler
-        self._course: Paceable = train_data
+        self._training: Paceable = train_data
         self._at_start = copy.deepcopy(scheduler.state_dict())
         self._given = steps_per_epoch is not None
         self._steps_per_epoch: int | None = None
@@ -105,12 +115,16 @@ class PacedScheduler:
         return self.scheduler.last_epoch
 
     def get_last_lr(self) -> list[Any]:
-        """The current learning rates, one per parameter group."""
+        """Return the current learning rates.
+
+        Returns:
+            One per parameter group.
+        """
         return self.scheduler.get_last_lr()
 
     def step(self) -> None:
-        """Advance the schedule for one optimizer step."""
-        progress, last = self._course.progress, self._progress
+        """Advance the schedule for one optimizer step, which was made before."""
+        progress, last = self._training.progress, self._progress
         if progress.epoch == 1 and not progress.done and last is not None and last.epoch == 0:
             # The first epoch's last call, after the next epoch was already requested.
             progress = last._replace(done=last.total)
@@ -128,12 +142,12 @@ class PacedScheduler:
 
     def _set_steps_per_epoch(self, steps: int) -> None:
         self._steps_per_epoch = steps
-        epochs = self._course.num_epochs
+        epochs = self._training.num_epochs
         if _ends_before(self.scheduler, epochs * steps, steps):
             warnings.warn(
                 f"paced() got a schedule that ends before the {epochs} epochs of {steps} steps each "
-                "that training takes according to num_epochs. Pass num_epochs as it is after a "
-                "script has derived it from its number of steps (max_train_steps, for instance), and "
+                "that training takes according to num_epochs. If your script derives the number of "
+                "epochs from max_train_steps, pass that number, and "
                 "build the schedule for num_epochs times the steps of an epoch over all data.",
                 stacklevel=3,
             )
@@ -142,7 +156,7 @@ class PacedScheduler:
         assert self._steps_per_epoch is not None
         if progress.epoch:
             progress = progress._replace(total=self._rhythm.last_call(progress.total))
-        steps = self._course.num_epochs * self._steps_per_epoch
+        steps = self._training.num_epochs * self._steps_per_epoch
         return min(progress.full_steps(self._steps_per_epoch), steps)
 
     def _advance_to(self, step: int) -> None:
@@ -153,11 +167,15 @@ class PacedScheduler:
     # State.
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner scheduler's state and the position in epochs, which no batch size changes."""
+        """Return the inner scheduler's state and the position in epochs, which no batch size changes.
+
+        Returns:
+            The state, in plain numbers and what the inner scheduler has.
+        """
         return {
             "scheduler": self.scheduler.state_dict(),
             "functions": _function_values(self.scheduler, self._known_steps()),
-            "num_epochs": self._course.num_epochs,
+            "num_epochs": self._training.num_epochs,
             "steps_per_epoch": self._steps_per_epoch,
             "made": self._made,
             "progress": None if self._progress is None else list(self._progress),
@@ -169,10 +187,16 @@ class PacedScheduler:
 
         The inner scheduler may be built for another number of steps than the saved one, if
         ``steps_per_epoch`` was passed to :func:`paced`.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: if the schedule is another one, as far as its functions and length show.
         """
         self._progress = None if state["progress"] is None else Progress(*state["progress"])
         self._made = state["made"]
-        other_epochs = state["num_epochs"] != self._course.num_epochs
+        other_epochs = state["num_epochs"] != self._training.num_epochs
         other_steps = self._given and state["steps_per_epoch"] != self._steps_per_epoch
         if not self._given:
             self._steps_per_epoch = state["steps_per_epoch"]
@@ -181,7 +205,7 @@ class PacedScheduler:
         if other_epochs and not self._given:
             raise ValueError(
                 f"paced(…).load_state_dict() got the state of a run over {state['num_epochs']} epochs, and "
-                f"this one takes {self._course.num_epochs}, so the schedule is another one. Expected "
+                f"this one takes {self._training.num_epochs}, so the schedule is another one. Expected "
                 "paced(…, steps_per_epoch=…), with the steps of an epoch over all data that it was "
                 "built for: training then continues at the same epoch of the new schedule."
             )
@@ -228,8 +252,8 @@ class PacedScheduler:
     def _known_steps(self) -> int:
         """How far the schedule is known to go: to its end, or so far in the first epoch."""
         if self._steps_per_epoch is None:
-            return max(self._made, self._course.num_epochs * self._rhythm.fewest_steps)
-        return self._course.num_epochs * self._steps_per_epoch
+            return max(self._made, self._training.num_epochs * self._rhythm.fewest_steps)
+        return self._training.num_epochs * self._steps_per_epoch
 
 
 def _functions(scheduler: Any) -> list[Any]:

@@ -2,8 +2,12 @@
 
 A trainer fixes the length of an epoch before training begins, leaves epochs early, shards batches
 and steps schedules; pruned epochs are shorter. The integrations of this library use nothing but the
-public methods of :class:`~infobatch.Pruner`, :func:`~infobatch.paced` and this module, and so can
-yours: see the page "Write an integration".
+public interface, to which this module belongs, and so can yours: see the page "Write an integration".
+
+Besides the functions there are three names: ``GRADIENT``, under which ``extras`` have the sizes of
+gradients, and for a trainer that follows :class:`~infobatch.policies.AfssPrune` ``QUALITY``, under which
+they have the quality of an image's predictions, and ``MEASURED_EVERY``, the epochs from one
+measurement to the next. ``Arguments`` are the options of a pruner as keyword arguments, for type checkers.
 """
 
 from __future__ import annotations
@@ -13,9 +17,17 @@ from typing import Any
 from infobatch.epoch.progress import Progress
 from infobatch.epoch.refresh import count_all_forwarded
 from infobatch.epoch.sampler import PlanBatchSampler, PlanSampler
+from infobatch.files import write_atomically
+from infobatch.per_sample import GRADIENT
+from infobatch.policies.baselines.afss import MEASURED_EVERY, QUALITY
+from infobatch.policies.options import Arguments
 from infobatch.pruner import Pruner
 
 __all__ = [
+    "GRADIENT",
+    "MEASURED_EVERY",
+    "QUALITY",
+    "Arguments",
     "PlanBatchSampler",
     "PlanSampler",
     "Progress",
@@ -26,6 +38,7 @@ __all__ = [
     "sampler_of",
     "samples_per_epoch",
     "summary",
+    "write_atomically",
 ]
 
 

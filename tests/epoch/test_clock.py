@@ -1,4 +1,4 @@
-"""The clock alone, with loops that are plain objects: no torch, no sampler, no losses."""
+"""The clock alone, with walks that are plain objects: no torch, no sampler, no losses."""
 
 import warnings
 from dataclasses import dataclass
@@ -12,12 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from infobatch.epoch.clock import Clock, Complete, Idle, Offered, Spent, Training
 
 TWO_LOOPS = r"^A second iterator of this sampler asks for samples in the middle of epoch "
+STALE = r"^An iterator of an epoch that is over asks this sampler for more samples"
 BEFORE_ITERATING = r"update\(\) was called before the sampler issued a sample of epoch"
 
 
 @dataclass(eq=False)
-class FakeLoop:
-    """What a clock may know about a loop, set by hand; counted in batches."""
+class FakeWalk:
+    """What a clock may know about a walk, set by hand; counted in batches."""
 
     deliverable: int | None = 3
     held: bool = True
@@ -25,11 +26,12 @@ class FakeLoop:
     issued: int = 1
     received: int = 1
     updated: int = 0
+    has_begun: bool = True
     epoch: int | None = None  # the one that was handed to it, for the test to compare with
 
     @property
     def alive(self):
-        return self.held and not self.ended and not self.received_all
+        return self.has_begun and self.held and not self.ended and not self.received_all
 
     @property
     def exhausted(self):
@@ -44,10 +46,13 @@ class FakeLoop:
         return self.received_all
 
 
-def clock_in(phase, *, finished=-1):
+NO_WALK = FakeWalk(has_begun=False)
+
+
+def clock_in(phase, walk=NO_WALK, *, finished=-1):
     """A clock in some phase, and the epochs that it closes."""
     closed = []
-    clock = Clock(lambda: closed.append(clock.epoch))
+    clock = Clock(lambda: closed.append(clock.epoch), lambda: walk)
     clock.phase, clock.finished = phase, finished
     return clock, closed
 
@@ -59,144 +64,146 @@ def resumed_at(epoch, *, finished=-1):
     return clock
 
 
-def updated(clock, loop, *, by_index):
+def updated(clock, *, by_index=False):
     """An update as the course reports it: expected, then recorded."""
     clock.check_update("update()", by_index=by_index)
-    clock.update(loop)
+    clock.update()
 
 
 # The first index of a new iterator.
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_first_iterator_is_offered_the_epoch(resumed):
-    clock, closed = clock_in(Idle(4, resumed=resumed))
-    loop = FakeLoop()
-    assert clock.begin(loop)
-    assert clock.phase == Offered(4, loop)
-    assert closed == []
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_before_an_update_a_new_iterator_takes_over(held):
-    first, second = FakeLoop(held=held), FakeLoop()
-    clock, closed = clock_in(Offered(4, first))
-    assert clock.begin(second)
-    assert clock.phase == Offered(4, second)
-    assert closed == []
-    updated(clock, None, by_index=False)
-    assert clock.phase == Training(4, second)
-
-
-@pytest.mark.parametrize("phase", [Offered, Training])
-def test_the_loop_that_asks_again_after_a_look_takes_its_epoch_back(phase):
-    loop, look = FakeLoop(), FakeLoop(held=False)
-    clock, closed = clock_in(phase(4, look))
-    clock.take_over(loop)
-    assert clock.phase == phase(4, loop)
+@pytest.mark.parametrize(
+    ("phase", "walk"),
+    [
+        (Idle(4), NO_WALK),
+        (Idle(4, resumed=True), NO_WALK),
+        (Offered(4), FakeWalk()),
+        (Offered(4), FakeWalk(held=False)),
+    ],
+    ids=repr,
+)
+def test_before_an_update_any_iterator_is_offered_the_epoch(phase, walk):
+    clock, closed = clock_in(phase, walk)
+    assert clock.begin()
+    assert clock.phase == Offered(4)
+    updated(clock)
+    assert clock.phase == Training(4)
     assert closed == []
 
 
 def test_an_epoch_of_less_than_a_batch_that_is_dropped_is_over_without_an_update():
-    nothing, second = FakeLoop(deliverable=0, issued=0), FakeLoop()
-    clock, closed = clock_in(Offered(4, nothing))
+    clock, closed = clock_in(Offered(4), FakeWalk(deliverable=0, issued=0))
     assert clock.is_over
-    assert clock.begin(second)
-    assert clock.phase == Offered(5, second)
+    assert clock.begin()
+    assert clock.phase == Offered(5)
     assert clock.finished == 4
     assert closed == [4]
 
 
-@pytest.mark.parametrize("old", [FakeLoop(held=False), FakeLoop(ended=True), None])
+@pytest.mark.parametrize("old", [FakeWalk(held=False), FakeWalk(ended=True), NO_WALK], ids=repr)
 def test_after_the_loop_of_an_epoch_the_next_one_begins(old):
-    clock, closed = clock_in(Training(4, old))
-    loop = FakeLoop()
-    assert clock.begin(loop)
-    assert clock.phase == Offered(5, loop)
+    clock, closed = clock_in(Training(4), old)
+    assert clock.begin()
+    assert clock.phase == Offered(5)
     assert closed == [4]
-    assert clock.finished == (4 if old is not None and old.ended else -1)
+    assert clock.finished == (4 if old.ended else -1)
 
 
 def test_in_the_middle_of_an_epoch_a_second_iterator_raises():
-    loop = FakeLoop()
-    clock, closed = clock_in(Training(4, loop))
+    clock, closed = clock_in(Training(4), FakeWalk())
     with pytest.raises(RuntimeError, match=TWO_LOOPS + "4, while the first is still in use"):
-        clock.begin(FakeLoop())
-    assert clock.phase == Training(4, loop)
+        clock.begin()
+    assert clock.phase == Training(4)
     assert closed == [], "nothing is lost"
 
 
 @pytest.mark.parametrize("looks", [1, 3])
 def test_an_iterator_that_takes_indices_while_it_is_created_may_replace_the_other(looks):
-    old, new = FakeLoop(), None
-    clock, closed = clock_in(Training(4, old))
+    old = FakeWalk(received=2)
+    clock, closed = clock_in(Training(4), old)
     for _ in range(looks):
-        new = FakeLoop()
-        assert clock.begin(new, at_once=True)
-    assert clock.phase == Offered(5, new, replaced=old)
+        assert clock.begin(at_once=True)
+    assert clock.phase == Offered(5, replaced=old)
     assert closed == [4]
     assert clock.finished == -1, "it did not come to its end"
+    for received in (2, 3):  # at its end it has continued since then
+        old.received = received
+        with pytest.raises(RuntimeError, match=TWO_LOOPS + "4"):
+            updated(clock)
     with pytest.raises(RuntimeError, match=TWO_LOOPS + "4"):
-        updated(clock, None, by_index=False)
-    old.held = False
-    updated(clock, None, by_index=False)
-    assert clock.phase == Training(5, new)
+        clock.check_turn(old, of_this_epoch=False)
+    old.received, old.held = 2, False
+    updated(clock)
+    assert clock.phase == Training(5)
 
 
-def test_a_replaced_iterator_that_has_come_to_its_end_since_then_has_continued():
-    old = FakeLoop(received=2)
-    clock, _ = clock_in(Training(4, old))
-    clock.begin(FakeLoop(), at_once=True)
-    old.received = 3
-    with pytest.raises(RuntimeError, match=TWO_LOOPS + "4"):
-        updated(clock, None, by_index=False)
+def test_a_replaced_iterator_is_left_by_naming_the_next_epoch():
+    clock, _ = clock_in(Offered(5, replaced=FakeWalk()))
+    clock.set_epoch(5)
+    updated(clock)
+    assert clock.phase == Training(5)
 
 
 def test_after_the_last_update_the_next_epoch_begins_and_nothing_is_closed_twice():
-    clock, closed = clock_in(Complete(4, FakeLoop()), finished=4)
-    loop = FakeLoop()
-    assert clock.begin(loop)
-    assert clock.phase == Offered(5, loop)
+    clock, closed = clock_in(Complete(4), FakeWalk(), finished=4)
+    assert clock.begin()
+    assert clock.phase == Offered(5)
     assert closed == []
 
 
 def test_nothing_is_left_of_a_spent_epoch():
     clock, closed = clock_in(Spent(5), finished=4)
-    assert not clock.begin(FakeLoop())
+    assert not clock.begin()
     assert clock.phase == Idle(5, resumed=True)
     assert closed == []
-    loop = FakeLoop()
-    assert clock.begin(loop), "only the spent epoch yields nothing"
-    assert clock.phase == Offered(5, loop)
+    assert clock.begin(), "only the spent epoch yields nothing"
+    assert clock.phase == Offered(5)
+
+
+# A later index of an earlier iterator.
+
+
+@pytest.mark.parametrize(
+    ("phase", "walk", "error"),
+    [
+        (Offered(4), FakeWalk(), None),
+        (Training(4), FakeWalk(held=False), None),
+        (Training(4), FakeWalk(), TWO_LOOPS + "4"),
+        (Complete(4), FakeWalk(held=False), STALE),
+    ],
+    ids=repr,
+)
+def test_the_loop_that_asks_again_after_a_look_takes_its_epoch_back(phase, walk, error):
+    clock, _ = clock_in(phase, walk)
+    if error is None:
+        clock.check_turn(FakeWalk(), of_this_epoch=True)
+    else:
+        with pytest.raises(RuntimeError, match=error):
+            clock.check_turn(FakeWalk(), of_this_epoch=True)
+    with pytest.raises(RuntimeError, match=STALE):
+        clock.check_turn(FakeWalk(), of_this_epoch=False)
+    assert clock.phase == phase
 
 
 # Updates.
 
 
-@pytest.mark.parametrize("phase", [Idle(4), Idle(4, resumed=True), Spent(4)])
+@pytest.mark.parametrize("phase", [Idle(4), Idle(4, resumed=True), Spent(4)], ids=repr)
 def test_an_update_before_an_iterator(phase):
     clock, _ = clock_in(phase)
     with pytest.raises(RuntimeError, match=BEFORE_ITERATING + " 4"):
-        updated(clock, None, by_index=False)
+        updated(clock)
     assert clock.phase == phase
-    loop = FakeLoop()
-    updated(clock, loop, by_index=True)
-    assert clock.phase == Training(4, loop), "the batch tells which samples it has"
-
-
-def test_the_first_update_makes_the_offered_iterator_the_loop():
-    loop = FakeLoop()
-    clock, _ = clock_in(Offered(4, loop))
-    updated(clock, None, by_index=False)
-    assert clock.phase == Training(4, loop)
+    updated(clock, by_index=True)
+    assert clock.phase == Training(4), "the batch tells which samples it has"
 
 
 def test_the_last_update():
-    loop = FakeLoop()
-    clock, closed = clock_in(Training(4, loop))
+    clock, closed = clock_in(Training(4), FakeWalk())
     assert not clock.is_over
     clock.complete()
-    assert clock.phase == Complete(4, loop)
+    assert clock.phase == Complete(4)
     assert clock.finished == 4
     assert clock.is_over
     assert closed == [], "whoever calls complete() has closed the epoch"
@@ -206,43 +213,41 @@ def test_the_last_update():
 
 
 STAY = [
-    Idle(4),
-    Idle(4, resumed=True),
-    Offered(4, FakeLoop()),
-    Offered(4, FakeLoop(held=False)),
-    Training(4, FakeLoop()),
-    Training(4, None),
-    Training(4, FakeLoop(held=False, issued=3)),  # its last updates may still come
-    Complete(4, FakeLoop()),  # still in the loop's body
+    (Idle(4), NO_WALK),
+    (Idle(4, resumed=True), NO_WALK),
+    (Offered(4), FakeWalk()),
+    (Offered(4), FakeWalk(held=False)),
+    (Training(4), FakeWalk()),
+    (Training(4), NO_WALK),
+    (Training(4), FakeWalk(held=False, issued=3)),  # its last updates may still come
+    (Complete(4), FakeWalk()),  # still in the loop's body
 ]
 
 
-@pytest.mark.parametrize("phase", STAY, ids=repr)
-def test_the_same_epoch_again_changes_nothing(phase):
-    clock, closed = clock_in(phase)
+@pytest.mark.parametrize(("phase", "walk"), STAY, ids=repr)
+def test_the_same_epoch_again_changes_nothing(phase, walk):
+    clock, closed = clock_in(phase, walk)
     clock.set_epoch(4)
     clock.set_epoch(4)
     assert clock.phase == phase
     assert closed == []
 
 
-def test_the_same_epoch_once_more_after_it_was_broken_off():
-    clock, closed = clock_in(Training(4, FakeLoop(held=False)))
+@pytest.mark.parametrize(
+    ("phase", "walk", "finished", "closes"),
+    [
+        (Training(4), FakeWalk(held=False), -1, [4]),  # broken off
+        (Training(4), FakeWalk(held=False, ended=True), 4, [4]),
+        (Complete(4), FakeWalk(held=False), 4, []),
+    ],
+    ids=repr,
+)
+def test_the_same_epoch_once_more_after_its_loop_was_left(phase, walk, finished, closes):
+    clock, closed = clock_in(phase, walk, finished=4 if isinstance(phase, Complete) else -1)
     clock.set_epoch(4)
     assert clock.phase == Idle(4)
-    assert closed == [4]
-
-
-def test_the_same_epoch_once_more_after_its_end():
-    clock, closed = clock_in(Complete(4, FakeLoop(held=False)), finished=4)
-    clock.set_epoch(4)
-    assert clock.phase == Idle(4)
-    assert closed == []
-    clock, closed = clock_in(Training(4, FakeLoop(held=False, ended=True)))
-    clock.set_epoch(4)
-    assert clock.phase == Idle(4)
-    assert clock.finished == 4
-    assert closed == [4]
+    assert clock.finished == finished
+    assert closed == closes
 
 
 def test_a_spent_epoch_s_successor():
@@ -253,15 +258,15 @@ def test_a_spent_epoch_s_successor():
 
 
 @pytest.mark.parametrize("epoch", [0, 3, 5, 9])
-@pytest.mark.parametrize("phase", [p for p in STAY if p != Idle(4, resumed=True)], ids=repr)
-def test_another_epoch(phase, epoch):
-    clock, closed = clock_in(phase)
+@pytest.mark.parametrize(("phase", "walk"), [STAY[0], *STAY[2:]], ids=repr)
+def test_another_epoch(phase, walk, epoch):
+    clock, closed = clock_in(phase, walk)
     clock.set_epoch(epoch)
     assert clock.phase == Idle(epoch)
     assert closed == ([] if isinstance(phase, Complete) else [4])
 
 
-@pytest.mark.parametrize("phase", [Idle(5, resumed=True), Spent(5)])
+@pytest.mark.parametrize("phase", [Idle(5, resumed=True), Spent(5)], ids=repr)
 def test_a_resumed_loop_may_ask_for_the_epoch_whose_end_was_loaded(phase):
     clock, closed = clock_in(phase, finished=4)
     clock.set_epoch(4)
@@ -281,35 +286,34 @@ def test_without_a_resume_a_finished_epoch_is_trained_once_more():
 
 
 @pytest.mark.parametrize(
-    ("phase", "over", "repeats"),
+    ("phase", "walk", "over", "repeats"),
     [
-        (Idle(4), False, False),
-        (Spent(4), False, False),
-        (Offered(4, FakeLoop(issued=3, held=False)), False, False),
-        (Offered(4, FakeLoop(issued=0, deliverable=None)), False, False),
-        (Training(4, FakeLoop(issued=3)), False, False),
-        (Training(4, FakeLoop(issued=2, held=False)), False, True),
-        (Training(4, FakeLoop(issued=3, held=False)), False, False),  # updates are still to come
-        (Training(4, FakeLoop(ended=True)), True, True),
-        (Training(4, None), False, False),
-        (Complete(4, FakeLoop()), True, False),
-        (Complete(4, FakeLoop(held=False)), True, True),
+        (Idle(4), NO_WALK, False, False),
+        (Spent(4), NO_WALK, False, False),
+        (Offered(4), FakeWalk(issued=3, held=False), False, False),
+        (Offered(4), FakeWalk(issued=0, deliverable=None), False, False),
+        (Training(4), FakeWalk(issued=3), False, False),
+        (Training(4), FakeWalk(issued=2, held=False), False, True),
+        (Training(4), FakeWalk(issued=3, held=False), False, False),  # updates are still to come
+        (Training(4), FakeWalk(ended=True), True, True),
+        (Training(4), NO_WALK, False, False),
+        (Complete(4), FakeWalk(), True, False),
+        (Complete(4), FakeWalk(held=False), True, True),
     ],
     ids=repr,
 )
-def test_what_a_checkpoint_reads(phase, over, repeats):
-    clock, closed = clock_in(phase)
+def test_what_a_checkpoint_reads(phase, walk, over, repeats):
+    clock, closed = clock_in(phase, walk)
     assert clock.is_over is over
     assert clock.would_repeat is repeats
     assert clock.epoch == 4
-    assert clock.loop is getattr(phase, "loop", None)
     assert clock.phase is phase
     assert closed == []
 
 
-@pytest.mark.parametrize("phase", [*STAY, Spent(4)], ids=repr)
-def test_a_checkpoint_leads_from_anywhere_to_the_epoch_that_it_names(phase):
-    clock, closed = clock_in(phase)
+@pytest.mark.parametrize(("phase", "walk"), [*STAY, (Spent(4), NO_WALK)], ids=repr)
+def test_a_checkpoint_leads_from_anywhere_to_the_epoch_that_it_names(phase, walk):
+    clock, closed = clock_in(phase, walk)
     clock.load(7, 6)
     assert clock.phase == Idle(7, resumed=True)
     assert clock.finished == 6
@@ -326,26 +330,18 @@ NO_UPDATE = (
 )
 
 
-def test_a_loop_that_never_updates_causes_a_warning_at_the_next():
-    clock, closed = clock_in(Offered(4, FakeLoop(issued=3, received=3, held=False)))
-    loop = FakeLoop()
-    with pytest.warns(UserWarning, match=NO_UPDATE):
-        assert clock.begin(loop)
-    assert clock.phase == Offered(4, loop)
-    assert closed == []
-
-
-def test_a_loop_that_never_updates_and_names_its_epochs():
-    clock, _ = clock_in(Offered(4, FakeLoop(issued=3, received=3, held=False)))
+@pytest.mark.parametrize("named", [False, True])
+def test_a_loop_that_never_updates_causes_a_warning_at_the_next(named):
+    clock, _ = clock_in(Offered(4), FakeWalk(issued=3, received=3, held=False))
     clock.set_epoch(4)  # the same epoch: nothing has changed yet
     with pytest.warns(UserWarning, match=NO_UPDATE):
-        clock.set_epoch(5)
-    assert clock.phase == Idle(5)
+        clock.set_epoch(5) if named else clock.begin()
+    assert clock.phase == (Idle(5) if named else Offered(4))
 
 
 def test_a_look_at_a_few_batches_is_not_warned_about():
-    clock, _ = clock_in(Offered(4, FakeLoop(issued=3, received=1, held=False)))
-    clock.begin(FakeLoop())  # warnings are errors
+    clock, _ = clock_in(Offered(4), FakeWalk(issued=3, received=1, held=False))
+    clock.begin()  # warnings are errors
 
 
 # The caller's epoch numbers, which may begin at 0 again after a resume.
@@ -385,7 +381,7 @@ def test_a_counter_that_somebody_else_s_call_does_not_agree_with():
 
 def test_training_that_continues_without_a_call_settles_the_count():
     clock = resumed_at(5)
-    clock.begin(FakeLoop())
+    clock.begin()
     assert clock.meant_by(2, counter=None, in_mid_epoch=False) == 2
 
 
@@ -395,16 +391,17 @@ def test_training_that_continues_without_a_call_settles_the_count():
 class Loops(RuleBasedStateMachine):
     """A user with several iterators at hand, and the epoch that each of them was handed.
 
-    Around the clock is as little of the course as it needs: who closes an epoch, and the two
-    questions that it asks a loader (is an iterator the current one when it takes more, and have as
-    many batches been issued as are updated). Updates come from any iterator that is held and has
-    received a batch of which nothing was reported; accepted ones must be of the clock's epoch.
+    Around the clock is as little of the course as it needs: whose walk an epoch is, who closes it, and
+    whether as many batches have been issued as are updated. Updates come from any iterator that is
+    held and has received a batch of which nothing was reported; accepted ones must be of the clock's
+    epoch.
     """
 
     def __init__(self):
         super().__init__()
-        self.clock = Clock(self.close)
-        self.loops = []  # that may still deliver
+        self.clock = Clock(self.close, lambda: self.current)
+        self.current = NO_WALK  # the epoch's walk
+        self.walks = []  # that may still deliver
         self.trained = []  # the epochs that were trained on, in order
         self.closed = []
         self.open = False  # the last of them is not closed yet
@@ -415,10 +412,10 @@ class Loops(RuleBasedStateMachine):
         if self.open:
             self.closed.append(self.clock.epoch)
             self.open = False
-        loop = self.clock.loop
-        if loop is not None and loop.exhausted and 0 < loop.updated < loop.deliverable:
+        current = self.current
+        if current.exhausted and 0 < current.updated < current.deliverable:
             # A warning has said that updates of it are missing: it is not waited for.
-            self.loops = [known for known in self.loops if known is not loop]
+            self.walks = [walk for walk in self.walks if walk is not current]
 
     def event(self, happens):
         """Let something happen that must not lead to an earlier epoch."""
@@ -432,91 +429,110 @@ class Loops(RuleBasedStateMachine):
     def build_loader(self, workers, batches):
         self.workers, self.batches = workers, batches
 
+    @precondition(lambda self: len(self.walks) < 3)
     @rule()
     def begin(self):
-        before, current = self.clock.phase, self.clock.loop
-        loop = FakeLoop(deliverable=self.batches, issued=min(1 + self.workers, self.batches))
-        loop.received = int(not self.workers)
+        before, current = self.clock.phase, self.current
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a loop without updates is tested above
-                self.event(lambda: self.clock.begin(loop, at_once=self.workers))
+                begins = self.event(lambda: self.clock.begin(at_once=self.workers))
         except RuntimeError:
             assert isinstance(before, Training)
             assert current.alive
             assert not self.workers
             assert self.clock.phase == before
             return
-        if isinstance(before, Spent):
+        if not begins:
+            assert isinstance(before, Spent)
             assert self.clock.phase == Idle(before.epoch, resumed=True)
-            return  # it yields nothing
+            return
         assert isinstance(self.clock.phase, Offered)
-        loop.epoch = self.clock.epoch
         if not isinstance(before, Training):  # the others have only looked at what they received
-            for other in self.loops:
+            for other in self.walks:
                 other.updated = other.received
             # What workers have read to its end is never asked for again, which nothing could see.
-            self.loops = [other for other in self.loops if not other.exhausted]
-        self.loops.append(loop)
+            self.walks = [other for other in self.walks if not other.exhausted]
+        self.current = FakeWalk(
+            deliverable=self.batches,
+            issued=min(1 + self.workers, self.batches),
+            received=int(not self.workers),
+            epoch=self.clock.epoch,
+        )
+        self.walks.append(self.current)
 
-    @precondition(lambda self: self.loops)
+    @precondition(lambda self: self.walks)
     @rule(data=st.data())
-    def take(self, data):
+    def ask(self, data):
+        self.take(data.draw(st.sampled_from(self.walks)))
+
+    @precondition(lambda self: self.walks)
+    @rule(data=st.data())
+    def report(self, data):
+        self.update(data.draw(st.sampled_from(self.walks)))
+
+    @precondition(lambda self: self.walks)
+    @rule(batches=st.integers(1, 6))
+    def train(self, batches):
+        """The newest iterator's loop, for some steps."""
+        walk = self.walks[-1]
+        for _ in range(batches):
+            self.update(walk)
+            if walk in self.walks:
+                self.take(walk)
+
+    def take(self, walk):
         """Ask for another batch; only the current iterator may, or one that a look has replaced."""
-        loop = data.draw(st.sampled_from(self.loops))
-        if loop.received_all:
-            self.loops.remove(loop)
+        if walk.received_all:
+            self.walks.remove(walk)
             return
-        current = self.clock.loop
-        if not loop.exhausted:
-            if loop is not current:
-                begun = isinstance(self.clock.phase, Training)
-                if loop.epoch != self.clock.epoch or current is None or (begun and current.alive):
-                    self.loops.remove(loop)  # it raises
+        if not walk.exhausted:
+            if walk is not self.current:
+                try:
+                    self.clock.check_turn(walk, of_this_epoch=walk.epoch == self.clock.epoch)
+                except RuntimeError:
+                    self.walks.remove(walk)
                     return
-                if not isinstance(self.clock.phase, Offered | Training):
-                    return
-                loop.updated = current.updated
-                current.updated = current.received  # it has only looked
-                self.clock.take_over(loop)
-            loop.issued += 1
-        loop.received += 1
+                assert walk.epoch == self.clock.epoch
+                assert not isinstance(self.clock.phase, Complete), "nothing is left of it"
+                walk.updated = self.current.updated
+                self.current.updated = self.current.received  # it has only looked
+                self.current = walk
+            walk.issued += 1
+        walk.received += 1
 
-    @precondition(lambda self: self.loops)
-    @rule(data=st.data())
-    def update(self, data):
-        loop = data.draw(st.sampled_from(self.loops))
-        if loop.updated >= loop.received:
+    def update(self, walk):
+        if walk.updated >= walk.received:
             return
         before = self.clock.phase
         try:
             if not isinstance(before, Training):
-                self.event(lambda: updated(self.clock, None, by_index=False))
+                self.event(lambda: updated(self.clock))
         except RuntimeError:
             assert isinstance(before, Idle | Spent | Offered)
             return
-        holder = self.clock.loop
+        holder = self.current
         if holder.updated >= holder.issued:  # counting raises
             return
-        assert loop.epoch == self.clock.epoch, "an update of another epoch"
+        assert walk.epoch == self.clock.epoch, "an update of another epoch"
         if isinstance(before, Complete):
             return
         if not self.open:
-            self.trained.append(loop.epoch)
+            self.trained.append(walk.epoch)
             self.open = True
-        loop.updated = holder.updated = holder.updated + 1
+        walk.updated = holder.updated = holder.updated + 1
         if holder.exhausted and holder.updated == holder.deliverable:
             self.close()
             self.clock.complete()
-            assert self.clock.finished == loop.epoch
+            assert self.clock.finished == walk.epoch
 
     @rule(what=st.sampled_from(["let go", "set_epoch", "read", "load"]), data=st.data())
     def do_something_else(self, what, data):
         """One rule for what is rarer than iterating and updating."""
-        if what == "let go" and self.loops:
-            loop = data.draw(st.sampled_from(self.loops))
-            loop.held = False
-            self.loops.remove(loop)
+        if what == "let go" and self.walks:
+            walk = data.draw(st.sampled_from(self.walks))
+            walk.held = False
+            self.walks.remove(walk)
         elif what == "set_epoch":
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # as in begin
@@ -532,13 +548,16 @@ class Loops(RuleBasedStateMachine):
         self.clock.set_epoch(epoch)
         assert self.clock.epoch == (before.epoch if isinstance(self.clock.phase, Spent) else epoch)
         if isinstance(self.clock.phase, Idle | Spent) and self.clock.phase != before:
-            self.loops = []  # the user's word that something else begins
+            self.walks, self.current = [], NO_WALK  # the user's word that something else begins
+        elif isinstance(before, Offered):
+            self.clock.check_update("update()", by_index=False)  # as the error said
+            self.walks = [walk for walk in self.walks if walk.epoch == epoch]
 
     def read(self):
         """The length, a checkpoint, a progress bar: nothing changes."""
         before = self.clock.phase
         over, epoch = self.clock.is_over, self.clock.epoch
-        _ = self.clock.would_repeat, self.clock.loop, self.clock.resumed
+        _ = self.clock.would_repeat, self.clock.resumed
         assert self.clock.phase is before
         self.saved = (epoch + 1, epoch) if over else (epoch, self.clock.finished)
 
@@ -548,7 +567,7 @@ class Loops(RuleBasedStateMachine):
         assert self.clock.phase == Idle(epoch, resumed=True)
         if self.open:
             self.trained.pop()  # forgotten: it will never be closed
-        self.open, self.loops = False, []
+        self.open, self.walks, self.current = False, [], NO_WALK
         if asks_for_what_is_finished and finished == epoch - 1 >= 0:
             self.clock.set_epoch(finished)
             assert self.clock.phase == Spent(epoch)

@@ -4,6 +4,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import infobatch
+from infobatch.trainers import leave_epoch
 from numbered import Numbered, run_epoch
 
 SIZE, EPOCHS = 61, 5
@@ -55,14 +56,6 @@ def test_the_end_of_the_first_epoch_is_that_epoch_s():
     assert len(run_epoch(train_data, loader, 1)) == len(train_data.plan)
 
 
-def test_without_a_resume_zero_is_the_first_epoch():
-    train_data, loader = parts()
-    run_epoch(train_data, loader, 0)
-    run_epoch(train_data, loader, 1)
-    train_data.set_epoch(0)
-    assert train_data.epoch == 0
-
-
 @pytest.mark.parametrize("batches", [6, 5])
 def test_leaving_an_epoch_near_its_end_on_purpose(batches):
     """The loader's workers have read to the end; only a right count makes the losses count."""
@@ -71,7 +64,7 @@ def test_leaving_an_epoch_near_its_end_on_purpose(batches):
         if made == 6:
             break
         train_data.update(x + 1)
-    train_data.pruner._course.leave_early(batches)
+    leave_epoch(train_data, batches)
     if batches == 6:
         train_data.set_epoch(1)
         assert train_data.scores.isfinite().sum() == 48

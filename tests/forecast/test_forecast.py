@@ -64,19 +64,21 @@ def test_epochs_to_come_are_like_the_last_quarter():
 
 def test_it_is_too_early_while_the_saving_still_moves():
     rising = rule_of([1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7], num_epochs=40)
-    assert rising.too_early.startswith("the spread of the gradients' sizes still rises: an epoch ")
-    assert "would save 16% now, 10% a little earlier" in rising.too_early
+    assert rising.reason_to_wait.startswith(
+        "the spread of the gradients' sizes still rises: an epoch "
+    )
+    assert "would save 16% now, 10% a little earlier" in rising.reason_to_wait
     falling = rule_of([1, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95], num_epochs=40)
-    assert "still falls" in falling.too_early
+    assert "still falls" in falling.reason_to_wait
     few = rule_of([1, 0.6, 0.6, 0.6], num_epochs=40)
-    assert few.too_early == "3 pruned epochs are too few to see a trend"
-    assert rule_of([1, 0.6], num_epochs=9).too_early.startswith("1 pruned epoch is too few")
+    assert few.reason_to_wait == "3 pruned epochs are too few to see a trend"
+    assert rule_of([1, 0.6], num_epochs=9).reason_to_wait.startswith("1 pruned epoch is too few")
     none = Forecast({"auto": rule_of([1], num_epochs=9)})
-    assert none.rules["auto"].too_early == "no epoch so far would have left anything out"
+    assert none.rules["auto"].reason_to_wait == "no epoch so far would have left anything out"
     assert none.table.endswith("–"), "no saving yet"
     assert "infobatch/forecast/auto/saving" not in none.as_dict()
-    assert not rule_of([1, *[0.6] * 8], num_epochs=40).too_early
-    assert not rule_of([1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7]).too_early, "it is over"
+    assert not rule_of([1, *[0.6] * 8], num_epochs=40).reason_to_wait
+    assert not rule_of([1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7]).reason_to_wait, "it is over"
     sentence = Forecast({"auto": rising}).sentence
     assert sentence.startswith("Too early to tell: the spread")
     assert sentence.endswith("later.")

@@ -67,6 +67,8 @@ def test_a_rule_without_its_method():
         ("gradiant", "root", "gradient"),
         ("default_detla", 1.0, "default_delta"),
         ("needs_label", property(lambda policy: True), "needs_labels"),
+        ("needs_label", lambda policy: True, "needs_labels"),
+        ("first_epochs", staticmethod(lambda: 3), "first_epoch"),
         ("smothing", field(default=0.7), "smoothing"),
     ],
 )
@@ -74,6 +76,38 @@ def test_a_misspelt_attribute_is_an_error_of_the_class(name, value, meant):
     text = rf"^class Mine: a policy has no attribute '{name}'. Did you mean '{meant}'\?"
     with pytest.raises(TypeError, match=text):
         type("Mine", (Half,), {name: value})
+    mixin = type("Mixin", (), {name: value})
+    with pytest.raises(TypeError, match=text):
+        type("Mine", (mixin, Half), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("biased", "whether a rule is biased follows from the weights of its strata; leave it out"),
+        ("delta", "it is an option of InfoBatch and Pruner; a rule has the default, default_delta"),
+    ],
+)
+def test_what_a_rule_does_not_declare(name, why):
+    with pytest.raises(TypeError, match=rf"^class Mine: a policy has no attribute '{name}': {why}"):
+        type("Mine", (Half,), {name: 0.5})
+    policy = Half()
+    setattr(policy, name, False)
+    with pytest.raises(TypeError, match=rf"Half object.*: a policy has no attribute '{name}'"):
+        infobatch.Pruner(10, 3, policy=policy)
+
+
+def test_a_setting_with_a_slot():
+    @dataclass(frozen=True, slots=True)
+    class Mine(infobatch.Policy):
+        smoothing: float = 0.3
+
+        def strata(self, samples):
+            return infobatch.Strata.below(samples.scores, [])
+
+    assert Mine().smoothing == 0.3
+    with pytest.raises(TypeError, match=r"Mine\(smoothing=2\): smoothing is 2, expected a number"):
+        infobatch.Pruner(10, 3, policy=Mine(smoothing=2))
 
 
 def test_one_that_is_misspelt_in_the_constructor_is_an_error_of_the_pruner():

@@ -73,7 +73,11 @@ def test_costs_ties_and_unknown_losses():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match=r"OrderDpPrune\(drawn=…\) got 0, expected a number > 0"):
-        OrderDpPrune(drawn=0)
-    with pytest.raises(ValueError, match=r"OrderDpPrune\(kept=…\) got 1.5, expected a number > 0"):
-        OrderDpPrune(kept=1.5)
+    with pytest.raises(
+        ValueError, match=r"OrderDpPrune\(draw_ratio=…\) got 0, expected a number > 0"
+    ):
+        OrderDpPrune(draw_ratio=0)
+    with pytest.raises(
+        ValueError, match=r"OrderDpPrune\(keep_ratio=…\) got 1.5, expected a number > 0"
+    ):
+        OrderDpPrune(keep_ratio=1.5)

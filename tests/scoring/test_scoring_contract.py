@@ -103,6 +103,7 @@ def test_every_public_function_is_here():
         "TimestepMeans",
         "diffusion_target",
         "min_snr_weights",
+        "per_sequence",
         "sequence_boundaries",
         "token_losses",
     }

@@ -226,6 +226,29 @@ def test_the_size_of_a_batch_must_be_known():
         train_data.batch_weights()
 
 
+@pytest.mark.parametrize("form", ["sampler", "batch_sampler", "shrink"])
+def test_without_a_batch_that_waits_for_its_losses(form):
+    train_data = infobatch.InfoBatch(Numbered(20), 3)
+    batches = train_data.batch_sampler(4, shrink="batch" if form == "shrink" else "epoch")
+    by_index = {"sampler": train_data.sampler, "batch_size": 4}
+    loader = DataLoader(
+        train_data, **(by_index if form == "sampler" else {"batch_sampler": batches})
+    )
+    for x, _ in loader:
+        losses = loss_of(x, 0)
+        mean = train_data.update(losses)
+        for call in ("skip", "batch_weights"):
+            with pytest.raises(
+                RuntimeError,
+                match=rf"^{call}\(\) found no batch that waits for its losses: all samples that the sampler "
+                r"has issued were updated or skipped\. Expected it after the loader has delivered a "
+                r"batch, and before the batch's update\.$",
+            ):
+                getattr(train_data, call)()
+        assert train_data.reweight(losses) == mean, "the last batch is still known"
+    assert train_data.savings.made == 20
+
+
 @pytest.mark.parametrize("call", ["update", "record", "reweight"])
 def test_capture_in_a_cuda_graph_raises_and_names_the_pure_step(call, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)

@@ -28,8 +28,9 @@ def glister(
     """GLISTER: the largest ⟨g_i, ∇L_validation⟩, with a step of the last layer after each choice.
 
     Killamsetty et al., *GLISTER: Generalization based Data Subset Selection* (AAAI 2021). g is the
-    gradient in the last layer; after a choice, the layer's weights take a step W ← W − η g_i, and the validation gradient is recomputed exactly: (softmax(W h) − y) ⊗ [1, h].
-    A second, similar sample is therefore worth less than the first.
+    gradient in the last layer; after a choice, the layer's weights take a step W ← W − η g_i, and the
+    validation gradient is recomputed exactly: (softmax(W h) − y) ⊗ [1, h]. A second, similar sample is
+    therefore worth less than the first.
 
     DeepCore never takes the step (a misspelt call), so its published figures are for a plain
     ranking.

@@ -60,8 +60,7 @@ def el2n(error_norms: Array) -> torch.Tensor:
 def grand(gradient_norms: Array) -> torch.Tensor:
     """GraNd-R: the mean of ‖∇ℓ‖ over R networks.
 
-    DeepCore's figures are for the
-    last layer.
+    DeepCore's figures are for the last layer.
 
     Args:
         gradient_norms: (samples,) or (networks, samples): of the last layer, where they are ‖p − y‖ · √(1 + ‖h‖²)
@@ -91,6 +90,9 @@ def full_gradient_norms(
 
     Returns:
         One norm per sample, in the order of the batches.
+
+    Raises:
+        ValueError: if there is not one class number per sample.
     """
     parameters = {
         name: value.detach() for name, value in model.named_parameters() if value.requires_grad

@@ -50,8 +50,8 @@ def k_center(features: Array, k: int, *, first: int | None = None) -> Indices:
     """Repeatedly choose the sample that is farthest from all chosen ones.
 
     Sener and Savarese, *Active Learning for CNNs: A Core-Set Approach* (ICLR 2018); the greedy
-    form, whose largest distance from a sample to a chosen one is at most twice the best possible. Only the distance to the nearest chosen sample is kept, whereas
-    DeepCore keeps all k × samples distances.
+    form, whose largest distance from a sample to a chosen one is at most twice the best possible. Only
+    the distance to the nearest chosen sample is kept, whereas DeepCore keeps all k × samples distances.
 
     Args:
         features: (samples, numbers), such as the input of the last layer.

@@ -123,6 +123,9 @@ class Inputs:
 
         Returns:
             Their number, or None if nothing determines it.
+
+        Raises:
+            TypeError: if what determines it is not an array of numbers.
         """
         for name in ("labels", "features", "logits", "gradients", "scores", "data"):
             value = getattr(self, name)

@@ -175,8 +175,8 @@ class Communicator:
         pause = 0.001
         while arrived < self.world_size:
             if time.monotonic() > deadline:
-                others = int(store.add(key, -1))
-                if others < self.world_size - 1:
+                remaining = int(store.add(key, -1))
+                if remaining < self.world_size - 1:
                     raise RuntimeError(
                         f"{call} was called by {arrived} of {self.world_size} ranks; the others did "
                         f"not call it within {self.meeting_timeout:g} seconds. {remedy}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -178,8 +178,8 @@ def warn_of_no_scores(epoch: int, visited: int) -> None:
     )
 
 
-def warn_of_more_epochs(epoch: int, num_epochs: int) -> None:
-    """Warn that training goes on after the last epoch that was declared."""
+def warn_of_more_epochs(epoch: int, num_epochs: int) -> bool:
+    """Warn that training goes on after the last epoch that was declared; return True."""
     warnings.warn(
         f"Epoch {epoch} is being trained, but num_epochs={num_epochs}: epochs are counted from 0, and "
         "from the last one on nothing is pruned. Pass the number of epochs that are really trained, so "
@@ -187,13 +187,15 @@ def warn_of_more_epochs(epoch: int, num_epochs: int) -> None:
         "itself, iterate it again for each epoch.",
         stacklevel=2,
     )
+    return True
 
 
-def warn_of_old_scores(planner: Planner, epoch: int, last: EpochPasses | None) -> bool:
+def warn_of_old_scores(planner: Planner, epoch: int, latest: Sequence[EpochPasses]) -> bool:
     """Warn if a rule needs ``refresh()`` and it was not called; return whether it warned."""
     policy = planner.policy
-    if last is None or not policy.refreshes or last.refreshed:
+    if not latest or not policy.refreshes or latest[-1].refreshed:
         return False
+    last = latest[-1]
     if not planner.prunes(epoch) or last.planned == last.full:
         return False
     warnings.warn(

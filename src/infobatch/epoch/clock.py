@@ -8,7 +8,7 @@ or ``set_epoch``:
 phase           first index of a new iterator  update          set_epoch(same)   set_epoch(another)
 =============== ============================== =============== ================= ==================
 Idle            Offered                        error [1]_      stay              Idle, or Spent [2]_
-Offered         Offered, to the new one        Training        stay              close, Idle
+Offered         Offered, to the new one        Training        stay [3]_         close, Idle
 Training        loop over: close, Offered(e+1) stay            stay; if it was   close, Idle
                 still alive: error             or Complete     left: once more
 Complete        Offered(e+1)                   error           once more         Idle
@@ -17,11 +17,13 @@ Spent           nothing, then Idle             error [1]_      Idle             
 
 .. [1] With the index in the batch no iterator is needed: Training.
 .. [2] A resumed loop that asks for the epoch whose end was loaded: nothing is left of it.
+.. [3] It also says that an earlier epoch was left on purpose, if its iterator is still held.
 
 One loop at a time: before the first update any number of iterators may look at the epoch, and the
-newest is its loop. From then on a second iterator is an error while the first is still held. (A
+newest walks it. From then on a second iterator is an error while the first is still held. (A
 loader with workers takes its first indices before ``batches = iter(loader)`` can let go of an old
-iterator, so there the error comes with the next update.)
+iterator, so there the error comes with the next update. With ``persistent_workers=True`` torch
+restarts the loop's own iterator, which looks like a loop that was left: there is no error.)
 
 ``len`` and checkpoints only read. An epoch is closed (its losses are exchanged between the ranks,
 folded into the memory and recorded) when its last update arrives, or else when the next epoch
@@ -32,7 +34,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from infobatch.epoch.walk import Walk
 
@@ -49,20 +51,18 @@ class Idle:
 class Offered:
     """An iterator has taken indices, but nothing was updated.
 
-    ``replaced`` is the previous epoch's loop, if it was still held when this one began.
+    ``replaced`` is the previous epoch's walk, if it was still held when this one began.
     """
 
     epoch: int
-    loop: Walk
     replaced: Walk | None = None
 
 
 @dataclass(frozen=True)
 class Training:
-    """Losses arrive; there is no loop if only the batches show which samples they contain."""
+    """Losses arrive, in one loop or, if batches show which samples they contain, without one."""
 
     epoch: int
-    loop: Walk | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,6 @@ class Complete:
     """Everything that the loader delivers was updated, and the epoch was closed."""
 
     epoch: int
-    loop: Walk | None
 
 
 @dataclass(frozen=True)
@@ -85,13 +84,18 @@ class Clock:
 
     It counts the epochs of the whole training. A loop that was resumed may count its own from 0:
     ``offset`` is the epoch that the caller calls 0, unknown after a load until the first call.
+
+    Args:
+        close: closes the epoch.
+        find_walk: returns the epoch's walk, or one of which nothing is known if none has begun.
     """
 
-    def __init__(self, close: Callable[[], None]) -> None:
+    def __init__(self, close: Callable[[], None], find_walk: Callable[[], Walk]) -> None:
         self.phase: Idle | Offered | Training | Complete | Spent = Idle(0)
         self.finished = -1  # the last epoch that was completed
         self.offset: int | None = 0
         self._close = close
+        self._find_walk = find_walk
 
     @property
     def epoch(self) -> int:
@@ -99,28 +103,22 @@ class Clock:
         return self.phase.epoch
 
     @property
-    def loop(self) -> Walk | None:
-        """The loop that iterates this epoch, or has iterated it."""
-        phase = self.phase
-        return None if isinstance(phase, Idle | Spent) else phase.loop
-
-    @property
     def is_over(self) -> bool:
         """Whether the epoch is over."""
-        phase = self.phase
-        if isinstance(phase, Offered):  # less than a batch was left, which the loader drops
-            return phase.loop.exhausted and phase.loop.deliverable == 0
-        if isinstance(phase, Training):
-            return phase.loop is not None and phase.loop.ended
-        return isinstance(phase, Complete)
+        if isinstance(self.phase, Offered):  # less than a batch was left, which the loader drops
+            walk = self._find_walk()
+            return walk.exhausted and walk.deliverable == 0
+        if isinstance(self.phase, Training):
+            return self._find_walk().ended
+        return isinstance(self.phase, Complete)
 
     @property
     def would_repeat(self) -> bool:
         """Whether ``set_epoch`` with the same number begins the epoch once more: its loop was left."""
-        loop = self.loop
-        if not isinstance(self.phase, Training | Complete) or loop is None or loop.alive:
+        walk = self._find_walk()
+        if not isinstance(self.phase, Training | Complete) or not walk.has_begun or walk.alive:
             return False
-        return self.is_over or not loop.exhausted  # else updates are still to come
+        return self.is_over or not walk.exhausted  # else updates are still to come
 
     @property
     def resumed(self) -> bool:
@@ -131,38 +129,42 @@ class Clock:
 
     # Events.
 
-    def begin(self, loop: Walk, *, at_once: bool = False) -> bool:
-        """Handle an iterator's first index; return whether it is now the epoch's loop.
+    def begin(self, *, at_once: bool = False) -> bool:
+        """Handle a new iterator's first index; return whether the epoch is now walked by it.
 
         If not, nothing is left for it (Idle, after Spent).
 
         Args:
-            loop: the new iterator's loop.
             at_once: the index is taken while the iterator is being created, so that it may yet
-                replace the previous loop's.
+                replace the previous one.
         """
         phase = self.phase
         if isinstance(phase, Spent):
             self.phase = Idle(phase.epoch, resumed=True)
             return False
         if isinstance(phase, Training | Complete) or self.is_over:
-            held = isinstance(phase, Training) and phase.loop is not None and phase.loop.alive
+            walk = self._find_walk()
+            held = isinstance(phase, Training) and walk.alive
             if held and not at_once:
-                raise two_loops(phase.epoch)
-            replaced = self.loop if held else None
+                raise _two_loops(phase.epoch)
             self._leave()
-            self.phase = Offered(phase.epoch + 1, loop, replaced)
+            self.phase = Offered(phase.epoch + 1, replaced=walk if held else None)
         else:
             self._warn_of_no_update()
-            replaced = phase.replaced if isinstance(phase, Offered) else None
-            self.phase = Offered(phase.epoch, loop, replaced)
+            if isinstance(phase, Idle):
+                self.phase = Offered(phase.epoch)
         self.offset = self.offset or 0  # a caller that continues without a call counts as we do
         return True
 
-    def take_over(self, loop: Walk) -> None:
-        """Let an earlier iterator of this epoch be its loop again: a newer one only looked at it."""
-        assert isinstance(self.phase, Offered | Training)
-        self.phase = replace(self.phase, loop=loop)
+    def check_turn(self, walk: Walk, *, of_this_epoch: bool) -> None:
+        """Raise if an earlier iterator asks for more, unless the newer one has only looked at its epoch."""
+        phase = self.phase
+        if isinstance(phase, Offered) and phase.replaced is walk:
+            raise _two_loops(phase.epoch - 1)
+        if isinstance(phase, Complete) or not of_this_epoch:
+            raise _stale_iterator()
+        if isinstance(phase, Training) and self._find_walk().alive:
+            raise _two_loops(phase.epoch)
 
     def check_update(self, call: str, *, by_index: bool) -> None:
         """Raise if it is unknown which epoch losses belong to, before any of them are recorded."""
@@ -176,20 +178,17 @@ class Clock:
             replaced = self.phase.replaced
             # One that has come to its end since then has delivered what it had left.
             if replaced is not None and (replaced.alive or replaced.received_all):
-                raise two_loops(self.epoch - 1)
+                raise _two_loops(self.epoch - 1)
 
-    def update(self, loop: Walk | None) -> None:
-        """Note recorded losses; ``loop`` is the one they belong to if no iterator has begun."""
-        phase = self.phase
-        if isinstance(phase, Idle | Spent):
-            self.phase = Training(phase.epoch, loop)
-        elif isinstance(phase, Offered):
-            self.phase = Training(phase.epoch, phase.loop)
+    def update(self) -> None:
+        """Note recorded losses."""
+        if not isinstance(self.phase, Training | Complete):
+            self.phase = Training(self.phase.epoch)
 
     def complete(self) -> None:
         """Note that the epoch's last update has arrived and the epoch was closed."""
         self.finished = self.phase.epoch
-        self.phase = Complete(self.phase.epoch, self.loop)
+        self.phase = Complete(self.phase.epoch)
 
     def meant_by(self, epoch: int, *, counter: int | None, in_mid_epoch: bool) -> int:
         """The epoch that the caller calls ``epoch``.
@@ -211,6 +210,8 @@ class Clock:
         if epoch == phase.epoch:
             if isinstance(phase, Spent):
                 self.phase = Idle(epoch, resumed=True)
+            elif isinstance(phase, Offered):
+                self.phase = Offered(epoch)  # the caller knows that it was left
             elif self.would_repeat:
                 self._leave()
                 self.phase = Idle(epoch)  # the same epoch again
@@ -233,10 +234,10 @@ class Clock:
             self._close()
 
     def _warn_of_no_update(self) -> None:
-        phase = self.phase
-        if isinstance(phase, Offered) and not self.is_over and phase.loop.ran_through:
+        offered = isinstance(self.phase, Offered) and not self.is_over
+        if offered and self._find_walk().ran_through:
             warnings.warn(
-                f"The loader was iterated to its end in epoch {phase.epoch} without a single update(), "
+                f"The loader was iterated to its end in epoch {self.epoch} without a single update(), "
                 "so nothing is known about its samples and the epoch does not count. Pass the losses "
                 "of each batch to train_data.update(); to only read the data, use a loader without "
                 "this sampler.",
@@ -244,7 +245,7 @@ class Clock:
             )
 
 
-def two_loops(epoch: int) -> RuntimeError:
+def _two_loops(epoch: int) -> RuntimeError:
     """The error for a second iterator in the middle of an epoch."""
     return RuntimeError(
         f"A second iterator of this sampler asks for samples in the middle of epoch {epoch}, while the "
@@ -252,4 +253,12 @@ def two_loops(epoch: int) -> RuntimeError:
         "To look at the data meanwhile, use a loader of its own, without this sampler: "
         "DataLoader(train_data.dataset, …). To leave this epoch (an interrupted notebook cell keeps "
         f"its iterator), call set_epoch({epoch + 1}) first."
+    )
+
+
+def _stale_iterator() -> RuntimeError:
+    """The error for an iterator that is kept for longer than its epoch."""
+    return RuntimeError(
+        "An iterator of an epoch that is over asks this sampler for more samples; their losses would "
+        "belong to no epoch. Expected a new iterator for each epoch, as in: for batch in loader"
     )

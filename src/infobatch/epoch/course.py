@@ -8,7 +8,7 @@ import numpy as np
 
 from infobatch.distributed.ranks import Ranks
 from infobatch.epoch import boundary
-from infobatch.epoch.clock import Clock, Complete, Offered, Spent, Training, two_loops
+from infobatch.epoch.clock import Clock, Complete, Offered, Spent, Training
 from infobatch.epoch.matching import (
     ReadPosition,
     check_data_length,
@@ -40,7 +40,7 @@ class Course:
         self, planner: Planner, seed: int, find_ranks: Callable[[], Ranks], loaders: KnownLoaders
     ) -> None:
         self.seed = seed
-        self.clock: Clock = Clock(self._close)
+        self.clock: Clock = Clock(self._close, self._walk)
         self.history: list[EpochPasses] = []
         self.find_ranks = find_ranks
         self.planner = planner
@@ -50,9 +50,7 @@ class Course:
         self._run: Run | None = None
         self._loaders_position: ReadPosition | None = None  # from a stateful loader's checkpoint
         self._epoch_was_set = False  # since the start, or since a state was loaded
-        self._warned_of_old_scores = False
-        self._warned_of_more_epochs = False
-        self._warned_of_noise = False
+        self._warned: set[Callable[..., bool]] = set()
 
     def current_memory(self) -> Memory:
         """What is remembered about the samples; with sharded scores, about this rank's."""
@@ -79,9 +77,7 @@ class Course:
             if ranks != run.ranks:  # the group came after the plan or a batch was read
                 run = self._run = None if ranks.sharded else run.on(ranks)
         if run is None:
-            if not self._warned_of_old_scores:
-                last = self.history[-1] if self.history else None
-                self._warned_of_old_scores = boundary.warn_of_old_scores(self.planner, epoch, last)
+            self._once(boundary.warn_of_old_scores, self.planner, epoch, self.history[-1:])
             ranks = self.find_ranks()
             plan = self.planner.draw(
                 self.current_memory(), ranks, self.history, epoch=epoch, seed=self.seed
@@ -107,7 +103,7 @@ class Course:
             self._complete()
         resumed = self.clock.resumed
         at_once = walk.loader is not None and walk.loader.read_ahead > 0
-        if not self.clock.begin(walk, at_once=at_once):
+        if not self.clock.begin(at_once=at_once):
             return None
         run = self.current_run()
         walk.prepared = self._loaders.prepared(run.ranks.world_size)
@@ -121,10 +117,8 @@ class Course:
         run = self._run
         if run is None or run.walk is walk or walk.issued >= walk.to_issue:
             return  # the current one, or it is about to learn that nothing is left
-        if walk.route is not run.route or (run.updated and run.walk.alive):
-            raise two_loops(self.clock.epoch)
-        self.clock.take_over(walk)  # the newer one was only a look at the data
-        run.begin(walk)
+        self.clock.check_turn(walk, of_this_epoch=walk.route is run.route)
+        run.begin(walk)  # the newer one was only a look at the data
 
     def length(self, *, shrinks: bool = False) -> Route | None:
         """The route that determines the sampler's length; None if nothing is left."""
@@ -202,10 +196,9 @@ class Course:
 
         Nothing after that is collective. Called for the first update and from ``check_at`` on.
         """
-        self.clock.update(run.walk if run.walk.has_begun else None)
-        if run.epoch >= self.planner.num_epochs and not self._warned_of_more_epochs:
-            self._warned_of_more_epochs = True
-            boundary.warn_of_more_epochs(run.epoch, self.planner.num_epochs)
+        self.clock.update()
+        if run.epoch >= self.planner.num_epochs:
+            self._once(boundary.warn_of_more_epochs, run.epoch, self.planner.num_epochs)
         if run.closed or not run.is_complete():
             return
         if run.ranks.world_size > 1 and not run.ranks.communicator.connected:
@@ -240,8 +233,15 @@ class Course:
             if not self.history and passes.epoch:
                 boundary.warn_of_first_epoch(passes.epoch)
             self.history.append(passes)
-            if not self._warned_of_noise:
-                self._warned_of_noise = warn_of_noise(self.planner, self.history)
+            self._once(warn_of_noise, self.planner, self.history)
+
+    def _once(self, warn: Callable[..., bool], *facts: object) -> None:
+        """Let ``warn`` look at the facts until it has warned."""
+        if warn not in self._warned and warn(*facts):
+            self._warned.add(warn)
+
+    def _walk(self) -> Walk:
+        return Walk() if self._run is None else self._run.walk
 
     def _complete(self) -> None:
         self._close()
@@ -327,8 +327,9 @@ class Course:
         """Whether other ranks may have recorded losses that this one does not have."""
         if run.updated:
             return True
-        phase = self.clock.phase  # looking at a batch or a loader does not begin the epoch
-        return isinstance(phase, Offered) and (phase.loop.alive or phase.loop.exhausted)
+        if not isinstance(self.clock.phase, Offered):
+            return False
+        return run.walk.alive or run.walk.exhausted  # looking at a batch does not begin the epoch
 
     def load(self, state: State) -> None:
         """Continue from a state; raise if its epoch cannot be drawn again."""
@@ -357,6 +358,6 @@ class Course:
         self.clock.load(state.epoch, state.finished)
         self._epoch_was_set = False
         self._memory, self._run = memory, run
-        begun_here = ShadowState(memory.copy().columns, ())  # a new shadow starts from the scores
+        initial = ShadowState(memory.copy().columns, ())  # a new shadow starts from the scores
         for name, shadow in self.shadows.items():
-            shadow.load(state.shadows.get(name, begun_here), ranks)
+            shadow.load(state.shadows.get(name, initial), ranks)

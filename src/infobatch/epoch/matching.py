@@ -35,9 +35,11 @@ def check_claim(call: str, count: int, updated: int, walk: Walk) -> None:
         )
 
 
-def check_endless(before: AskingLoader | None, now: AskingLoader | None, epoch: int) -> None:
+def check_endless(
+    last_pass: AskingLoader | None, new_pass: AskingLoader | None, epoch: int
+) -> None:
     """Raise if a loader never ends its sampler's iterator: it has no epochs."""
-    if before is not None and now is not None and before.is_same_pass(now):
+    if last_pass is not None and new_pass is not None and last_pass.is_same_pass(new_pass):
         raise RuntimeError(
             f"The loader took all of epoch {epoch} and began the next one within the "
             "same iteration, as loaders with an infinite sampler do, so its epochs and the pruned "
@@ -60,6 +62,12 @@ def check_data_length(walk: Walk, num_samples: int) -> None:
 
 def rest_of_batch(call: str, updated: int, walk: Walk) -> int:
     """How many samples of the current batch have no update yet, or an error if that is unknown."""
+    if walk.issued <= updated:
+        raise RuntimeError(
+            f"{call} found no batch that waits for its losses: all samples that the sampler has issued "
+            "were updated or skipped. Expected it after the loader has delivered a batch, and "
+            "before the batch's update."
+        )
     if walk.batches is not None:
         return walk.batches.end(updated) - updated
     if not walk.asked_by_batch:

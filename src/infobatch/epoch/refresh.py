@@ -45,10 +45,12 @@ def refresh_scores(
 ) -> None:
     """Check the losses, exchange them with the other ranks, and fold them into the memory."""
     planner = course.planner
-    others = checks.check_extras("refresh", losses, extras, planner.channels, planner.policy)
+    extras_by_channel = checks.check_extras(
+        "refresh", losses, extras, planner.channels, planner.policy
+    )
     run, rows, values = _checked(course, losses, index, scores)
-    recorded = IndexLosses(1 + len(others), run.route)
-    on_host = [None if other is None else other.cpu() for other in others]
+    recorded = IndexLosses(1 + len(extras_by_channel), run.route)
+    on_host = [None if values is None else values.cpu() for values in extras_by_channel]
     recorded.record(rows, [values.detach().cpu(), *on_host])
     if run.ranks.world_size > 1:
         run.ranks.communicator.meet("refresh()", _COLLECTIVE)

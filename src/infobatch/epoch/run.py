@@ -83,7 +83,7 @@ class Run:
         return Run(self.epoch, self.plan, ranks, self.channels, self._resumed)
 
     def begin(self, walk: Walk) -> None:
-        """Let this walk be the one that counts: a new one, or one that another has only looked past."""
+        """Make this walk the epoch's: a new one, or an earlier one that goes on after a look at the data."""
         self.walk = walk
         walk.walk_along(self.route)
         self.weights = Weights(self.route, walk.batches)
@@ -326,9 +326,7 @@ class Run:
     @cached_property
     def old_scores(self) -> npt.NDArray[np.bool_]:
         """Which rows the epoch leaves out and, once it has ended, were not refreshed since."""
-        rows = np.ones(self.plan.num_samples, np.bool_)
-        rows[self.plan.rows(self.plan.codes)] = False
-        return rows
+        return ~self.plan.kept()
 
     def unscored(self) -> int:
         """How many of the passes known to this rank gave no score."""

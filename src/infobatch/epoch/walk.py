@@ -57,7 +57,7 @@ class Walk:
         self._block_end = 0
         self._requests = 0
         self._iterator: weakref.ref[Any] | None = None
-        self._ran_dry = False  # the loader asked for more than there was
+        self._asked_past_end = False  # the loader asked for another batch after the last
         self._ahead: int | None = None  # batches or samples that were waiting at the first update
         self.route: Route | None = None  # known once the first index was requested
         self.loader: AskingLoader | None = None  # torch's loader, if that is what asks
@@ -109,7 +109,7 @@ class Walk:
             self._block = iter(route.indices(start, stop).tolist())
             self._block_end = stop
             yield self._block
-        self._ran_dry = True
+        self._asked_past_end = True
 
     def in_batches(
         self, begin: Begin, check_turn: Callable[[Walk], None], cut: Cut
@@ -124,7 +124,7 @@ class Walk:
             check_turn(self)
             start, self._block_end = self.batches.bounds(batch)
             yield route.indices(start, self._block_end).tolist()
-        self._ran_dry = True
+        self._asked_past_end = True
 
     # What is known about the loop.
 
@@ -201,7 +201,7 @@ class Walk:
     @property
     def ran_through(self) -> bool:
         """Whether the loop has received every batch, or all but those that workers had read ahead."""
-        if self.loader is None or self.batches is None or not self._ran_dry:
+        if self.loader is None or self.batches is None or not self._asked_past_end:
             return False
         ahead = self.loader.read_ahead
         return not ahead or len(self.batches) > ahead + 1

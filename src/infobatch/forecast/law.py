@@ -53,9 +53,12 @@ def epoch_saving(epoch: EpochPasses, *, promised: bool = False) -> float:
 class RuleForecast:
     """The forecast for one rule.
 
-    ``epochs`` are its records so far; ``to_come`` is how many more epochs it would prune, and
-    ``num_epochs`` how many there are in all. ``doubtful``: a warning said that the losses do not show the
-    sizes of the gradients. Not ``is_followed``: another one said that the rule cannot use these losses.
+    Attributes:
+        epochs: the records of its epochs so far.
+        to_come: how many more epochs it would prune.
+        num_epochs: how many epochs training takes in total.
+        doubtful: whether a warning said that the losses do not show the sizes of the gradients.
+        is_followed: False if a warning said that the rule cannot use these losses.
     """
 
     epochs: tuple[EpochPasses, ...]
@@ -97,7 +100,14 @@ class RuleForecast:
         return self.saving_if(promised=False)
 
     def saving_if(self, *, promised: bool) -> float:
-        """The same, by the noise that was realised or only ``promised``."""
+        """Return the saving of the whole run by one kind of noise.
+
+        Args:
+            promised: go by the noise that the plans promised, even if the realised noise is known.
+
+        Returns:
+            The share of the cost of a run over all data.
+        """
         savings = [epoch_saving(epoch, promised=promised) for epoch in self.epochs]
         pruned = [epoch_saving(epoch, promised=promised) for epoch in self.pruned]
         level = fmean(pruned[-_quarter(pruned) :]) if pruned else 0.0
@@ -121,7 +131,7 @@ class RuleForecast:
         return begun and not self.biased and self.num_epochs > FEW_EPOCHS
 
     @property
-    def too_early(self) -> str:
+    def reason_to_wait(self) -> str:
         """Why this cannot be said yet; empty if it can."""
         if not self.to_come:
             return ""
@@ -193,8 +203,8 @@ class Forecast:
                 f"No forecast for {rule.num_epochs} epochs: with so few, the number of steps matters more "
                 "than noise, and forecasts were far too low. Compare instead: docs/few-epochs.md."
             )
-        if rule.too_early:
-            return f"Too early to tell: {rule.too_early}. Ask again later."
+        if rule.reason_to_wait:
+            return f"Too early to tell: {rule.reason_to_wait}. Ask again later."
         sure = f"± {100 * ERROR:.0f} points, more likely less than more"
         doubt = _DOUBT.format(name) if rule.doubtful else ""
         saved = f"{percent(rule.saving)} of the sample passes at equal quality ({sure})"

@@ -22,7 +22,7 @@ from infobatch.forecast.law import Forecast, RuleForecast
 from infobatch.forecast.realised import realised_noise, sums_of
 from infobatch.memory.memory import Memory
 from infobatch.memory.state import ShadowState
-from infobatch.plan import FloatArray, Plan
+from infobatch.plan import FloatArray
 from infobatch.policies.assumptions import ScoresError
 from infobatch.policies.none import NoPrune
 from infobatch.policies.options import name_of
@@ -78,7 +78,7 @@ class Shadow:
         ranks, memory = run.ranks, self._current_memory(run.ranks)
         plan = self.planner.draw(memory, ranks, self.history, epoch=run.epoch, seed=seed)
         losses = by_row(recorded, len(memory))
-        kept = _kept(plan)
+        kept = plan.kept()
         unscored = len(plan) - int(np.count_nonzero(kept & (losses == losses)))  # noqa: PLR0124
         row, sizing = self.planner.measured_by(recorded.known(), run.channels)
         measure = by_row(recorded, len(memory), row) if row else losses
@@ -143,14 +143,6 @@ def by_row(losses: Losses, count: int, channel: int = 0) -> FloatArray:
     for rows, values in losses.blocks(channel):
         dense[rows] = values
     return dense
-
-
-def _kept(plan: Plan) -> npt.NDArray[np.bool_]:
-    """Whether a plan visits each row of the memory."""
-    kept = np.zeros(plan.num_samples, np.bool_)
-    for start in range(0, len(plan), _BLOCK):
-        kept[plan.rows(plan.codes[start : start + _BLOCK])] = True
-    return kept
 
 
 def _visits(

@@ -13,9 +13,8 @@ from bisect import bisect_left
 from math import ceil, lcm
 from typing import Any, cast
 
+from infobatch import Pruner, paced
 from infobatch.integrations.versions import require
-from infobatch.pruner import Pruner
-from infobatch.schedule import paced
 from infobatch.trainers import Progress, leave_epoch, sampler_of, samples_per_epoch, summary
 
 require("lightning", ">=2.6,<2.7", extra="lightning")

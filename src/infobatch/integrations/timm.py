@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-from infobatch.dataset import InfoBatch
+from infobatch import InfoBatch, PerSample
 from infobatch.integrations.versions import require
-from infobatch.per_sample import GRADIENT, PerSample
+from infobatch.trainers import GRADIENT
 
 require("timm", ">=1.0.30,<1.1", extra="timm")
 

@@ -25,7 +25,7 @@ class Keeps:
         try:
             self._current = open_current(folder)
         except FileNotFoundError:
-            raise _gone(folder) from None
+            raise _missing_folder(folder) from None
         self._table: Table | None = None
         self._number = 0  # of the table; those that are published count from 1
 
@@ -48,7 +48,7 @@ class Keeps:
                 table = self._table = Table(self._folder, number)
             except FileNotFoundError:
                 if current[NUMBER] == number:  # otherwise it was replaced just now
-                    raise _gone(self._folder) from None
+                    raise _missing_folder(self._folder) from None
         if isinstance(sample, Mapping) and any(map(_is_decoded, sample.values())):
             current[DECODED] = 1
         return table
@@ -76,7 +76,7 @@ class Keeps:
         self.__init__(*state)  # type: ignore[misc]
 
 
-def _gone(folder: Path) -> RuntimeError:
+def _missing_folder(folder: Path) -> RuntimeError:
     return RuntimeError(
         f"KeyedPruner.keeps() found no table in {folder}: the pruner was deleted, its process has ended, "
         "the worker is on another machine, or something cleans that folder up. Keep the pruner as long "

@@ -13,9 +13,8 @@ from infobatch.keyed.chance import Hashes
 from infobatch.memory.memory import SCORE
 
 Values = dict[str, npt.NDArray[Any]]
-_FIRST_CHECK = (
-    32  # updates after which it is checked that keys do not repeat; then at each doubling
-)
+# Updates after which it is checked that keys do not repeat; then at each doubling.
+_FIRST_CHECK = 32
 
 
 class Visits(NamedTuple):

@@ -14,6 +14,7 @@ from infobatch.keyed.record import Visits
 from infobatch.memory.memory import SCORE
 from infobatch.memory.state import (
     Form,
+    damaged,
     forms_of,
     read_arrays,
     read_history,
@@ -90,12 +91,12 @@ class State:
             )
         for name, form in _FORMS.items():
             if not isinstance(state.get(name), form.kind):
-                raise _damaged(f"{name!r} is {type(state.get(name)).__name__}")
+                raise damaged(f"{name!r} is {type(state.get(name)).__name__}")
         if SCORE not in state["columns"]:
-            raise _damaged("it has no scores")
+            raise damaged("it has no scores")
         visits = state["visits"]
         if not isinstance(visits.get("hashes"), torch.Tensor) or "values" not in visits:
-            raise _damaged("'visits' is not what state_dict() writes")
+            raise damaged("'visits' is not what state_dict() writes")
         _check_lengths(state["hashes"], state["columns"])
         _check_lengths(visits["hashes"], visits["values"])
         return cls(**{name: form.read(state[name]) for name, form in _FORMS.items()})
@@ -134,12 +135,6 @@ _FORMS = forms_of(State)
 def _check_lengths(hashes: torch.Tensor, columns: Mapping[str, Any]) -> None:
     for name, column in columns.items():
         if not isinstance(column, torch.Tensor) or len(column) != len(hashes):
-            raise _damaged(
+            raise damaged(
                 f"column {name!r} does not have one row for each of the {len(hashes)} keys"
             )
-
-
-def _damaged(damage: str) -> ValueError:
-    return ValueError(
-        f"load_state_dict() got a damaged state: {damage}. Use an earlier checkpoint."
-    )

@@ -144,20 +144,18 @@ _OPTIONAL = {"planned_cost", "realised_noise"}
 def _check_types(state: Mapping[str, Any]) -> None:
     for name, form in _FORMS.items():
         if not isinstance(state.get(name), form.kind):
-            raise _damaged(
-                f"{name!r} is {_kind_of(state.get(name))}, expected {form.kind.__name__}"
-            )
+            raise damaged(f"{name!r} is {_kind_of(state.get(name))}, expected {form.kind.__name__}")
     _check_columns(state["columns"])
     for name, shadow in state["shadows"].items():
         if not isinstance(shadow, Mapping) or set(shadow) != {"columns", "history"}:
-            raise _damaged(f"the shadow {name!r} is not what state_dict() writes")
+            raise damaged(f"the shadow {name!r} is not what state_dict() writes")
         _check_columns(shadow["columns"])
     rows = (row for part in (state, *state["shadows"].values()) for row in part["history"])
     written = all(
         isinstance(row, Mapping) and _PASSES - _OPTIONAL <= set(row) <= _PASSES for row in rows
     )
     if state["losses_by"] not in ("index", "position") or not written or state["epoch"] < 0:
-        raise _damaged("'losses_by', 'history' or 'epoch' is not what state_dict() writes")
+        raise damaged("'losses_by', 'history' or 'epoch' is not what state_dict() writes")
 
 
 def _check_columns(columns: Mapping[str, Any]) -> None:
@@ -165,7 +163,7 @@ def _check_columns(columns: Mapping[str, Any]) -> None:
         column = columns.get(name)
         if not isinstance(column, torch.Tensor):
             subject = "its scores are" if name == SCORE else f"column {name!r} is"
-            raise _damaged(f"{subject} {_kind_of(column)}, expected Tensor")
+            raise damaged(f"{subject} {_kind_of(column)}, expected Tensor")
 
 
 def _check_fit(state: Mapping[str, Any], num_samples: int, ranks: Ranks) -> None:
@@ -185,20 +183,21 @@ def _check_fit(state: Mapping[str, Any], num_samples: int, ranks: Ranks) -> None
     for name, column in (item for part in parts for item in part["columns"].items()):
         wrong_type = name == SCORE and column.dtype != torch.float32
         if column.shape[:1] != (owned,) or wrong_type:
-            raise _damaged(
+            raise damaged(
                 f"column {name!r} is {column.dtype} of shape {tuple(column.shape)}, expected one row "
                 f"per sample ({owned})"
             )
     least = owned if state["losses_by"] == "index" else 0
     for name, values in {"losses": state["losses"], **state["extras"]}.items():
         if values.dtype != torch.float32 or values.dim() != 1 or not least <= len(values) <= owned:
-            raise _damaged(
+            raise damaged(
                 f"{name!r} is {values.dtype} of shape {tuple(values.shape)}, expected float32, at "
                 "most one per sample"
             )
 
 
-def _damaged(damage: str) -> ValueError:
+def damaged(damage: str) -> ValueError:
+    """The error for a state that cannot be read; ``damage`` says why."""
     return ValueError(
         f"load_state_dict() got a damaged state: {damage}. Use an earlier checkpoint."
     )

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from infobatch.plan.groups import group_sizes
 from infobatch.plan.plan import ALL, Packing, Plan, Shard
 from infobatch.plan.shuffle import rows_in_random_order
 from infobatch.plan.strata import LabelArray, Strata
@@ -95,16 +96,9 @@ def draw_plan(
 def _sizes(labels: LabelArray, strata: int) -> npt.NDArray[np.int64]:
     """Count the samples with each label."""
     if strata > _FEW:
-        return _counts(labels, strata)
+        return group_sizes(labels, strata + 1)
     others = [np.count_nonzero(labels == label) for label in range(1, strata + 1)]
     return np.array([len(labels) - sum(others), *others])
-
-
-def _counts(labels: LabelArray, highest: int) -> npt.NDArray[np.int64]:
-    """Count the samples with each label by np.bincount, which widens labels to eight bytes each."""
-    blocks = range(0, len(labels), _BLOCK)
-    counts = (np.bincount(labels[at : at + _BLOCK], minlength=highest + 1) for at in blocks)
-    return sum(counts, np.zeros(highest + 1, np.int64))
 
 
 def keep_counts(sizes: npt.NDArray[np.int64], keep: Sequence[float]) -> npt.NDArray[np.int64]:
@@ -112,6 +106,16 @@ def keep_counts(sizes: npt.NDArray[np.int64], keep: Sequence[float]) -> npt.NDAr
 
     Stratum 0 is kept whole. A stratum must not vanish, because its samples would then have weight
     1/0. The exception is a stratum with share 0, whose samples have no such weight.
+
+    Args:
+        sizes: the number of samples of each stratum, with those of stratum 0 first.
+        keep: the share to keep of each stratum from 1 on.
+
+    Returns:
+        One number per stratum.
+
+    >>> keep_counts(np.array([5, 10, 1]), [0.25, 0.1]).tolist()
+    [5, 2, 1]
     """
     kept = [int(sizes[0])]
     for size, share in zip(sizes[1:].tolist(), keep, strict=True):
@@ -157,7 +161,7 @@ def _keep_exactly(
 
     generator = np.random.Generator(np.random.SFC64(repair_stream))
     if len(prune_below) > _FEW:
-        surplus = _counts(kept_labels, DROPPED)[: len(targets)] - targets
+        surplus = group_sizes(kept_labels, DROPPED + 1)[: len(targets)] - targets
         surplus -= _corrected_by_darts(labels, kept_labels, sizes, surplus, generator)
         _correct_by_listing(labels, kept_labels, surplus, generator)
         return kept_labels
@@ -190,8 +194,10 @@ def _corrected_by_darts(
     darts = min(int(needed.max(initial=0)), total >> 5)
     thrown = generator.integers(total, size=darts)
     thrown = thrown[np.sort(np.unique(thrown, return_index=True)[1])]  # each row once
-    label, now = labels[thrown], kept_labels[thrown]
-    usable = np.where(surplus[label] > 0, now == label, (now == DROPPED) & (surplus[label] < 0))
+    label, kept_label = labels[thrown], kept_labels[thrown]
+    usable = np.where(
+        surplus[label] > 0, kept_label == label, (kept_label == DROPPED) & (surplus[label] < 0)
+    )
     by_label = np.argsort(label[usable], kind="stable")
     row, label = thrown[usable][by_label], label[usable][by_label]
     number = np.arange(len(label)) - np.searchsorted(label, np.arange(len(surplus)))[label]
@@ -219,7 +225,7 @@ def _correct_by_listing(
         parts.append(start + np.flatnonzero(needed == dropped + np.uint8(1)))
     rows = np.concatenate(parts)
     rows = rows[np.argsort(labels[rows], kind="stable")]
-    ends = np.cumsum(_counts(labels[rows], len(surplus) - 1))
+    ends = np.cumsum(group_sizes(labels[rows], len(surplus)))
     for label in np.flatnonzero(needs).tolist():
         candidates = rows[ends[label - 1] : ends[label]]
         count = abs(int(surplus[label]))

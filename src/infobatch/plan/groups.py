@@ -10,9 +10,8 @@ import numpy.typing as npt
 Counts = npt.NDArray[np.int64]
 Groups = npt.NDArray[np.unsignedinteger[Any]]
 
-_BLOCK = (
-    1 << 16
-)  # members at a time, so that temporaries stay in the CPU cache; a place has 16 bits
+# Members at a time, so that temporaries stay in the CPU cache; a place has 16 bits.
+_BLOCK = 1 << 16
 
 
 def group_sizes(groups: Groups, count: int) -> Counts:

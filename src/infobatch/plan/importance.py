@@ -74,7 +74,8 @@ def priority(
     samples with the largest priorities ``size / uniform`` are drawn, where ``uniform`` has a number in
     (0, 1] for each of them. Given the others, a sample is among them with probability
     ``min(1, size / t)``, where t is the largest priority of a sample that is not drawn; the weight is one
-    over this probability, so every weighted sum is unbiased. There is no host in it: every shape is known beforehand.
+    over this probability, so every weighted sum is unbiased. It runs on the device,
+    because every shape is known in advance.
 
     >>> priority(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.5, 0.5, 0.5]), 2)
     (tensor([2, 1]), tensor([1., 1.]))

@@ -19,6 +19,7 @@ class Shard(NamedTuple):
 
 
 ALL = Shard(0, 1)
+_BLOCK = 1 << 16  # codes at a time, so that temporaries stay in the CPU cache
 
 
 class Packing(NamedTuple):
@@ -87,6 +88,17 @@ class Plan:
     def weights(self) -> torch.Tensor:
         """The weight of each position of ``order``, float64."""
         return torch.from_numpy(self.class_weights[self.classes(self.codes)])
+
+    def kept(self) -> npt.NDArray[np.bool_]:
+        """Return whether each row of the memory is visited.
+
+        Returns:
+            One truth value per row.
+        """
+        kept = np.zeros(self.num_samples, np.bool_)
+        for start in range(0, len(self), _BLOCK):
+            kept[self.rows(self.codes[start : start + _BLOCK])] = True
+        return kept
 
     def rows(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
         """Unpack the memory's rows from some of this plan's codes.

@@ -102,6 +102,9 @@ class Strata:
         Returns:
             One stratum per band, weighted without bias.
 
+        Raises:
+            ValueError: if there are more than 254 bands, or a prune ratio is outside [0, 1).
+
         >>> Strata.below(np.array([0.1, 0.4, 0.9], np.float32), [(0.5, 0.25)]).labels
         array([1, 1, 0], dtype=uint8)
         """

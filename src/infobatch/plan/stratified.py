@@ -85,9 +85,8 @@ def class_quotas(
     kept_before = (np.cumsum(targets) - targets)[strata]
     exact = kept_before + (np.cumsum(sizes) - first) * share[strata]
     rounded = np.floor(exact + generator.random()).astype(np.int64)
-    last = np.flatnonzero(
-        np.diff(strata, append=-1)
-    )  # of its stratum: a whole number, to the digit
+    # The last cell of each stratum: up to there it is a whole number, to the digit.
+    last = np.flatnonzero(np.diff(strata, append=-1))
     rounded[last] = np.cumsum(targets)[strata[last]]
     quotas: Counts = np.diff(rounded, prepend=0)
     return quotas
@@ -220,6 +219,10 @@ def _largest_quotient(steps: npt.NDArray[np.int64], count: int) -> npt.NDArray[n
         quotient, rest = np.divmod(dividend, divisor)
         largest[unfinished] = np.maximum(largest[unfinished], quotient)
         dividend, divisor = divisor, rest
-        going = np.flatnonzero(divisor)
-        unfinished, dividend, divisor = unfinished[going], dividend[going], divisor[going]
+        remaining = np.flatnonzero(divisor)
+        unfinished, dividend, divisor = (
+            unfinished[remaining],
+            dividend[remaining],
+            divisor[remaining],
+        )
     return largest

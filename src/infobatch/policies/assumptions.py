@@ -68,21 +68,23 @@ def doubt_about_sizes(policy: Policy, samples: Samples) -> str | None:
     # A moving average keeps the large losses of the first epochs for long: the last ones count.
     last = samples.scores if samples.columns is None else samples["score"]
     lowest = float(np.fmin.reduce(last, initial=np.inf))
-    above = lowest > _FLOOR  # on this rank
-    sums = samples.sum(np.array([len(sizes), sizes.sum(), sizes @ sizes, float(not above)]))
+    is_above_floor = lowest > _FLOOR  # on this rank
+    sums = samples.sum(
+        np.array([len(sizes), sizes.sum(), sizes @ sizes, float(not is_above_floor)])
+    )
     count, total, squares, ranks_below = sums
     if count < _FEW or not total > 0:
         return None
     mean = total / count
     spread = float(np.sqrt(max(squares / count - mean**2, 0.0)) / mean)
-    late = 4 * samples.epoch >= samples.num_epochs
+    is_late = 4 * samples.epoch >= samples.num_epochs
     saturated = measure == "cross_entropy" and mean > _SATURATED
     floor = None
     if gradient == measure == "cross_entropy" and count >= _SOME and not ranks_below:
         floor = lowest
-    if spread < SMALL_SPREAD and (late or saturated):
+    if spread < SMALL_SPREAD and (is_late or saturated):
         return _at_random(policy, samples, spread)
-    return _floor_under(policy, samples, floor) if late and floor is not None else None
+    return _floor_under(policy, samples, floor) if is_late and floor is not None else None
 
 
 def _at_random(policy: Policy, samples: Samples, spread: float) -> str:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import FunctionType
+from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -100,8 +100,9 @@ class Policy(ABC):
 
     Raises:
         TypeError: when a class is defined with one of these attributes misspelt (``needs_label``) or
-            with a value that the attribute cannot have. Attributes of your own raise it if their
-            name is nearly one of these: rename them, or begin the name with an underscore.
+            with a value that the attribute cannot have, or with one that a rule does not declare
+            (``biased``, ``delta``). Attributes and methods of your own raise it if their name is nearly
+            one of these: rename them, or begin the name with an underscore.
 
     >>> import infobatch
     >>> class MedianPrune(infobatch.Policy):
@@ -182,7 +183,9 @@ class Policy(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        _check_attributes(f"class {cls.__name__}", vars(cls))
+        mixins = [base for base in reversed(cls.__mro__) if not issubclass(base, Policy)]
+        for base in (*mixins, cls):  # policies that it derives from were checked themselves
+            _check_attributes(f"class {cls.__name__}", vars(base))
 
 
 def check_policy(policy: Policy) -> None:
@@ -214,7 +217,14 @@ def _are_tracks(value: object) -> bool:
     return isinstance(value, tuple | list) and all(isinstance(track, Track) for track in value)
 
 
+# How a class has an attribute whose value only its objects have.
+_DERIVED = (property, cached_property, MemberDescriptorType)
 _Check = tuple[Callable[[Any], bool], str]
+# What a rule might declare, but does not: why, and what to do.
+_UNDECLARED = {
+    "biased": "whether a rule is biased follows from the weights of its strata; leave it out",
+    "delta": "it is an option of InfoBatch and Pruner; a rule has the default, default_delta",
+}
 _FLAG: _Check = (_is_flag, "True or False")
 # The attributes of a policy: whether a value is possible, and what is.
 _EXPECTED: dict[str, _Check] = {
@@ -250,20 +260,27 @@ def _check_attributes(owner: str, attributes: Mapping[str, object]) -> None:
             value = value.default  # noqa: PLW2901
         if name.startswith("_"):
             continue
+        if name in _UNDECLARED:
+            raise TypeError(
+                f"{owner}: a policy has no attribute {name!r}: {_UNDECLARED[name]}. An attribute of "
+                "your own needs another name, or one that begins with an underscore. See infobatch.Policy."
+            )
         if name in _EXPECTED:
             possible, expected = _EXPECTED[name]
-            later = value is dataclasses.MISSING or isinstance(value, property | cached_property)
-            if not later and not possible(value):
-                method = isinstance(value, FunctionType)
-                raise TypeError(
-                    f"{owner}: {name} is {'a method' if method else repr(value)}, expected "
-                    f"{expected}{' or a property: add @property' * method}. See infobatch.Policy."
-                )
-        elif not isinstance(value, FunctionType | classmethod | staticmethod | type):
-            spelling = name.lower().replace("_", "")
-            if close := difflib.get_close_matches(spelling, plain, n=1, cutoff=0.8):
-                raise TypeError(
-                    f"{owner}: a policy has no attribute {name!r}. Did you mean "
-                    f"{plain[close[0]]!r}? An attribute of your own needs another name, or one that "
-                    "begins with an underscore. See infobatch.Policy."
-                )
+            if value is dataclasses.MISSING or isinstance(value, _DERIVED) or possible(value):
+                continue
+            method = isinstance(value, FunctionType)
+            raise TypeError(
+                f"{owner}: {name} is {'a method' if method else repr(value)}, expected "
+                f"{expected}{' or a property: add @property' * method}. See infobatch.Policy."
+            )
+        spelling = name.lower().replace("_", "")
+        alike = (
+            0.9 if isinstance(value, FunctionType) else 0.8
+        )  # a method may well be named refresh
+        if close := difflib.get_close_matches(spelling, plain, n=1, cutoff=alike):
+            raise TypeError(
+                f"{owner}: a policy has no attribute {name!r}. Did you mean "
+                f"{plain[close[0]]!r}? An attribute or method of your own needs another name, or one "
+                "that begins with an underscore. See infobatch.Policy."
+            )

@@ -79,9 +79,8 @@ def check_save(
 def scale_to(strata: Strata, samples: Samples, target: float) -> Strata:
     """Scale the shares that the strata leave out, by one factor, so that ``target`` is left out.
 
-    A stratum whose weights make up for what it loses is left out by at most ``MOST_LEFT_OUT``, others
-    can be left out entirely. If that is not enough, the rest is taken at random from the samples that
-    the rule would keep.
+    At most ``MOST_LEFT_OUT`` of a stratum is left out if its weights are rescaled; otherwise all of it
+    can be. If that is not enough, the rest is taken at random from the samples that the rule would keep.
     """
     most = MOST_LEFT_OUT if strata.weights == "inverse" else 1.0
     masses = _masses(strata, samples)

@@ -6,7 +6,15 @@ import numpy as np
 
 
 def check_ratio(argument: str, ratio: object) -> None:
-    """Raise an error for a prune ratio outside [0, 1); ``argument`` is how the user spelled it."""
+    """Raise an error for a prune ratio outside [0, 1).
+
+    Args:
+        argument: how the user spelled it, such as ``"MyPrune(ratio=…)"``.
+        ratio: the share of samples to prune.
+
+    Raises:
+        ValueError: if it is not such a share.
+    """
     if not isinstance(ratio, int | float | np.floating) or not 0 <= ratio < 1:
         swapped = isinstance(ratio, int) and ratio > 1
         raise ValueError(

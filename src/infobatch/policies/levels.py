@@ -46,12 +46,14 @@ def strata_of_cells(
     if squares is not None:
         of_level = np.bincount(label[pruned], weights=squares[pruned])[1:]
         allowed = np.bincount(label[pruned], weights=squares[pruned] / keep[pruned])[1:]
-        drawn = np.maximum(np.round(shares * members), 1) / np.maximum(members, 1)  # whole samples
-        noise = max(float(of_level @ (1 / shares - 1)), float(of_level @ (1 / drawn - 1)))
+        drawn_shares = np.maximum(np.round(shares * members), 1) / np.maximum(
+            members, 1
+        )  # whole samples
+        noise = max(float(of_level @ (1 / shares - 1)), float(of_level @ (1 / drawn_shares - 1)))
         if noise > _TOLERANCE * float((allowed - of_level).sum()):
             np.divide(of_level, allowed, out=shares, where=of_level > 0)
-            whole = np.ceil(np.round(shares * members, 6))
-            np.divide(whole, members, out=shares, where=members > 0)
+            kept_counts = np.ceil(np.round(shares * members, 6))
+            np.divide(kept_counts, members, out=shares, where=members > 0)
     return Strata(look_up(label, cells), tuple(shares.tolist()), weights)
 
 

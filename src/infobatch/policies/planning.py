@@ -88,8 +88,8 @@ class Planner:
         cost = check_rows("cost", options.cost, num_samples, positive=True)
         scores = read_scores(options.initial_scores, num_samples)
         shadows = {
-            name: cls.of(num_samples, num_epochs, others).followed()
-            for name, others in options.shadows.items()
+            name: cls.of(num_samples, num_epochs, shadow_options).followed()
+            for name, shadow_options in options.shadows.items()
         }
         return cls(num_samples, num_epochs, options, cost, labels, scores, shadows)
 

@@ -184,8 +184,9 @@ class Histogram:
         keep, counts = np.ones(_BINS), np.zeros(_BINS)  # samples without a score are kept
         keep[self.bins], counts[self.bins] = self.keep(slope, floor), self.counts
         if squares is not None:
-            every, squares = squares, np.zeros(_BINS)
-            squares[self.bins] = every
+            squares_of_bins = np.zeros(_BINS)
+            squares_of_bins[self.bins] = squares
+            squares = squares_of_bins
         return strata_of_cells(self.codes, keep, counts, squares=squares)
 
 

@@ -12,7 +12,7 @@ from infobatch.scoring.classification import binary_cross_entropy, cross_entropy
 from infobatch.scoring.contrastive import contrastive
 from infobatch.scoring.detection import detection
 from infobatch.scoring.diffusion import diffusion, diffusion_target, min_snr_weights
-from infobatch.scoring.language import causal_lm, sequence_boundaries, token_losses
+from infobatch.scoring.language import causal_lm, per_sequence, sequence_boundaries, token_losses
 from infobatch.scoring.masked_autoencoding import masked_autoencoding
 from infobatch.scoring.mixing import mixed_cross_entropy
 from infobatch.scoring.regression import huber, mse, quantile
@@ -36,6 +36,7 @@ __all__ = [
     "min_snr_weights",
     "mixed_cross_entropy",
     "mse",
+    "per_sequence",
     "quantile",
     "scalar",
     "segmentation",

@@ -134,6 +134,36 @@ def causal_lm(
     return with_sizes(shares(sums, divisor), own_means(sums, number), squares, number)
 
 
+def per_sequence(
+    losses: torch.Tensor, counted: torch.Tensor, missing: torch.Tensor | None = None
+) -> PerSample:
+    """The losses of sequences from those of their tokens, which a model has computed itself.
+
+    As with :func:`causal_lm`, ``losses.mean()`` is the mean over all counted tokens of the batch, and a
+    score is the sequence's own mean.
+
+    Args:
+        losses: (B, T), the cross-entropy of each token.
+        counted: (B, T), True for the tokens that are trained on.
+        missing: (B, T), what the probability of each label lacks to its target, from which the sizes of
+            the gradients follow. Plain cross-entropies show it; label smoothing hides it.
+
+    Returns:
+        One loss and one score per sequence: (B,) each.
+
+    >>> losses, counted = torch.tensor([[1.0, 3.0], [2.0, 0.0]]), torch.tensor([[1, 1], [1, 0]])
+    >>> per_sequence(losses, counted == 1).scores
+    tensor([2., 2.])
+    """
+    sums, counts = (losses * counted).sum(1), counted.sum(1)
+
+    def squares() -> torch.Tensor:
+        by_token = missing_squares(losses) if missing is None else missing.square()
+        return torch.where(counts > 0, (by_token * counted).sum(1), torch.nan)
+
+    return with_sizes(shares(sums, counts.sum()), own_means(sums, counts), squares, counts)
+
+
 def _by_sequence(
     call: str, losses: torch.Tensor, counts: torch.Tensor, boundaries: torch.Tensor, shift: bool
 ) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor], torch.Tensor]:

@@ -192,11 +192,11 @@ class Weights:
 
 def check_planned(call: str, weights: torch.Tensor, index: torch.Tensor) -> None:
     """Raise at samples that this epoch's plan leaves out; waits for the device."""
-    foreign = index[weights.isnan()].tolist()
-    if foreign:
+    left_out = index[weights.isnan()].tolist()
+    if left_out:
         raise IndexError(
-            f"{call}(index=…) got samples that this epoch's plan leaves out: {foreign[:5]}"
-            f"{' …' if len(foreign) > 5 else ''}. Expected batches of this epoch, from a loader "
+            f"{call}(index=…) got samples that this epoch's plan leaves out: {left_out[:5]}"
+            f"{' …' if len(left_out) > 5 else ''}. Expected batches of this epoch, from a loader "
             "with this pruner's sampler; a batch that was fetched before set_epoch() belongs to "
             "the previous epoch."
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from infobatch.files import write_atomically
+from infobatch.trainers import write_atomically
 
 NAME = "infobatch.pt"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infobatch.policies.options import Options
-from infobatch.pruner import Pruner
+from infobatch import Options, Pruner
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
-from infobatch.batch import with_index
-from infobatch.pruner import Pruner
+from infobatch import Pruner, with_index
 
 INDEX = "infobatch_index"
 

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from infobatch import scoring
-from infobatch.per_sample import PerSample
-from infobatch.scoring.reduction import missing_squares, own_means, shares, with_sizes
+from infobatch import PerSample, scoring
 
 IGNORED = -100
 
@@ -30,7 +28,9 @@ def from_outputs(
     if not isinstance(outputs, Mapping):
         return None
     if outputs.get("log_probs") is not None and outputs.get("label_mask") is not None:
-        return over_tokens(-outputs["log_probs"], outputs["label_mask"])  # TRL builds no logits
+        return scoring.per_sequence(
+            -outputs["log_probs"], outputs["label_mask"]
+        )  # TRL builds no logits
     logits = outputs.get("logits")
     labels = inputs.get("labels")
     if not isinstance(logits, torch.Tensor) or not isinstance(labels, torch.Tensor):
@@ -58,23 +58,6 @@ def from_outputs(
         missing = 1 - label_smoothing + label_smoothing / logits.shape[-1] - p
     shape = (len(labels), -1)
     counted = labels.reshape(shape) != IGNORED
-    return over_tokens(
+    return scoring.per_sequence(
         losses.view(shape), counted, None if missing is None else missing.view(shape)
     )
-
-
-def over_tokens(
-    losses: torch.Tensor, counted: torch.Tensor, missing: torch.Tensor | None = None
-) -> PerSample:
-    """Losses whose mean is that over all counted tokens; a score is a sample's own mean.
-
-    ``missing`` is what each label's probability lacks to its target, from which the sizes of the
-    gradients follow; without it the losses are plain cross-entropies, which show it.
-    """
-    sums, counts = (losses * counted).sum(1), counted.sum(1)
-
-    def squares() -> torch.Tensor:
-        by_token = missing_squares(losses) if missing is None else missing.square()
-        return torch.where(counts > 0, (by_token * counted).sum(1), torch.nan)
-
-    return with_sizes(shares(sums, counts.sum()), own_means(sums, counts), squares, counts)

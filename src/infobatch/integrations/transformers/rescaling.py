@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from infobatch import PerSample
 from infobatch.integrations.transformers.losses import IGNORED
-from infobatch.per_sample import PerSample
 
 WAY_OUT = (
     "Override per_sample_losses(self, model, inputs, outputs): return one loss per sample, whose mean is "

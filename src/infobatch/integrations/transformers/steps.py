@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+from infobatch import PerSample
 from infobatch.integrations.transformers import losses
 from infobatch.integrations.transformers.loading import INDEX
 from infobatch.integrations.transformers.pace import EpochUnderWay
 from infobatch.integrations.transformers.rescaling import WAY_OUT, ItemShares, Share, UnreducedLoss
-from infobatch.per_sample import PerSample
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Base

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import Trainer, TrainerCallback
 from transformers.optimization import GreedyLR
 
-from infobatch.batch import Indexed
+from infobatch import Indexed, PacedScheduler, Pruner
 from infobatch.integrations.transformers.checkpoint import Checkpoint
 from infobatch.integrations.transformers.config import InfoBatchConfig
 from infobatch.integrations.transformers.loading import CarryIndex, EpochSampler
@@ -21,8 +21,6 @@ from infobatch.integrations.transformers.support import (
     check_dataset,
     check_interface,
 )
-from infobatch.pruner import Pruner
-from infobatch.schedule import PacedScheduler
 from infobatch.trainers import has_begun, may_prune, summary
 
 if TYPE_CHECKING:
@@ -195,7 +193,7 @@ class PrunedEpochs(_Base):
             raise ValueError(
                 f"train(resume_from_checkpoint=…) got a {type(scheduler).__name__} in optimizers=, and "
                 f"{self._whole_steps} steps per epoch where the checkpoint has "
-                f"{length.steps_per_epoch}: it cannot be told for which of them that scheduler was "
+                f"{length.steps_per_epoch}: it is not known for which of the two that scheduler was "
                 "built. Expected the batch size, gradient accumulation and number of processes of the "
                 "checkpoint, or optimizers=(optimizer, None) and an lr_scheduler_type."
             )

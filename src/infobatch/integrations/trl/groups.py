@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
+from infobatch import Policy, Samples, Strata
 from infobatch.integrations.transformers.loading import INDEX, EpochSampler
-from infobatch.plan import Strata, keep_counts
-from infobatch.policies.base import Policy, Samples
-from infobatch.policies.checks import check_ratio
+from infobatch.policies import check_ratio, keep_counts
 from infobatch.tracks import LastVisit
 
 

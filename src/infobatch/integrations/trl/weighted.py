@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from infobatch import Plan
 from infobatch.integrations.transformers.trainer import PrunedEpochs
-from infobatch.plan import Plan
 
 
 class WeightedRows(PrunedEpochs):

@@ -7,8 +7,7 @@ from typing import Any
 
 from ultralytics.data.augment import Mosaic
 
-from infobatch.dataset import InfoBatch
-from infobatch.loader import PrunedLoader
+from infobatch import InfoBatch, PrunedLoader
 from infobatch.trainers import samples_per_epoch
 
 

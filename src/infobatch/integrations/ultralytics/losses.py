@@ -16,9 +16,9 @@ from ultralytics.utils.loss import (
     v8SegmentationLoss,
 )
 
-from infobatch.per_sample import GRADIENT, PerSample
-from infobatch.scoring.classification import cross_entropy
-from infobatch.scoring.detection import detection
+from infobatch import PerSample
+from infobatch.scoring import cross_entropy, detection
+from infobatch.trainers import GRADIENT
 
 # The gain of each part of a loss, among the settings of a training.
 _GAINS = {

@@ -14,8 +14,7 @@ from ultralytics.utils import DEFAULT_CFG
 
 from infobatch.integrations.ultralytics.losses import ClassificationLosses
 from infobatch.integrations.ultralytics.trainer import PrunedTrainer
-from infobatch.policies.baselines.afss import AfssPrune
-from infobatch.policies.resolve import resolve_policy
+from infobatch.policies import AfssPrune, resolve_policy
 
 
 class InfoBatchDetectionTrainer(PrunedTrainer, DetectionTrainer):  # type: ignore[misc]

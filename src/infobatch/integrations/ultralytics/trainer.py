@@ -16,8 +16,7 @@ from ultralytics.utils import DEFAULT_CFG, LOCAL_RANK, LOGGER, RANK
 from ultralytics.utils.patches import override_configs
 from ultralytics.utils.torch_utils import unwrap_model
 
-from infobatch.dataset import InfoBatch
-from infobatch.files import write_atomically
+from infobatch import InfoBatch
 from infobatch.integrations.ultralytics.loading import EpochLoader, mosaics
 from infobatch.integrations.ultralytics.losses import ImageLosses
 from infobatch.integrations.ultralytics.quality import (
@@ -25,14 +24,19 @@ from infobatch.integrations.ultralytics.quality import (
     qualities_by_path,
     same_buffers,
 )
-from infobatch.policies.baselines.afss import MEASURED_EVERY, QUALITY, AfssPrune
-from infobatch.policies.resolve import resolve_policy
-from infobatch.trainers import count_measurement, summary
+from infobatch.policies import AfssPrune, resolve_policy
+from infobatch.trainers import (
+    MEASURED_EVERY,
+    QUALITY,
+    count_measurement,
+    summary,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from infobatch.policies.options import Arguments
+    from infobatch.trainers import Arguments
 
 _ENTRY = "infobatch"  # in Ultralytics' checkpoints
 TRAINERS = {  # by task

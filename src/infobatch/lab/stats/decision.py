@@ -13,8 +13,9 @@ several: the pooled saving is about twice as precise as that of one length
 
 Several arms and lengths are compared, and the best of several is partly the luckiest. "Use"
 therefore requires intervals that hold for all of them at once (Bonferroni: the remaining 5% are
-divided among all pairs of arm and length; for pooled savings, half of it among the arms): of all comparisons in which no arm is worth using, at most 2.5% begin with that word, and of
-those in which none is lossless, at most 2.5% call the arm as good as full data. The same bound holds
+divided among all pairs of arm and length; for pooled savings, half of it among the arms): of all
+comparisons in which no arm is worth using, at most 2.5% begin with that word, and of those in which
+none is lossless, at most 2.5% call the arm as good as full data. The same bound holds
 for both errors together: an arm that is not above the curve can make only the first, with its share
 of the error, and one that is above it only the second, with the shares of its lengths, which add up
 to the same.

@@ -103,9 +103,9 @@ class KakurenboPrune(Policy):
     def _confident(self, samples: Samples) -> npt.NDArray[np.bool_]:
         """Which samples are known to be classified correctly and with confidence."""
         if self.extras:
-            sure: npt.NDArray[np.bool_] = samples["confidence"] >= np.float32(self.confidence)
-            return sure & (samples["correct"] > 0)
+            confident: npt.NDArray[np.bool_] = samples["confidence"] >= np.float32(self.confidence)
+            return confident & (samples["correct"] > 0)
         with np.errstate(divide="ignore"):
-            most = np.float32(-np.log(np.float64(self.confidence)))
-        low: npt.NDArray[np.bool_] = samples.scores <= most
-        return low
+            largest_loss = np.float32(-np.log(np.float64(self.confidence)))
+        is_small: npt.NDArray[np.bool_] = samples.scores <= largest_loss
+        return is_small
