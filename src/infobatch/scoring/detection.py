@@ -30,7 +30,8 @@ def detection(
     ultralytics' sum of target scores. In that case, pass the parts as undivided sums over each
     image, and as ``counts`` each image's contribution to that number: ``losses.mean()`` is the sum
     of all parts divided by the sum of the counts, or by 1 if that is less, as in those detectors.
-    In a pruned epoch, ``update`` divides by the sum of weight × count. The score divides by the image's own count, or by 1, so it does not depend on the other images.
+    In a pruned epoch, ``update`` weights that sum as well. The score divides by the image's own count, or
+    by 1, so it does not depend on the other images.
 
     An image without objects is one with parts of 0 (its background loss, if the detector has one, is
     its score). A part that is the mean over no boxes is NaN and stays NaN: write it as a sum divided
