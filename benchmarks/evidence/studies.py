@@ -481,7 +481,7 @@ WRONG_LABELS = Study(
     "largest losses are then often the wrong ones, and rules that keep them without weights train on them more often. Learning rates are "
     "chosen on validation splits, whose labels are as wrong as those of the training set; the labels of the test images are right. The length "
     "0.4 was added when the others had been seen: all data at 0.6 × the epochs was better than the arms at that length, which left nothing to "
-    "compare them with. The rate 0.8 was added to the grid then, too, because 0.4, an end of it, had been chosen for `epsilon_greedy`.",
+    "compare them with. The rate 0.8 was added to the grid then, too, because 0.4, an end of it, had been chosen for `epsilon_greedy`. Its choice among rates that three splits cannot tell apart then fell on 0.2; with 0.4 it had saved 19% (12–26%).",
     "fashion",
     f"full,auto,mean:{LIKE_AUTO},{BIASED}",
     5,
