@@ -27,7 +27,8 @@ class ImportancePrune(ProportionalPolicy):
 
     * Unbiased, even if the scores are poor: a wrong g only adds noise.
     * Remembers the last loss and its moving average: 8 bytes per sample, 4 without ``smoothing``, 4 more
-      with ``aging`` and where a scoring function reports the sizes. One count of the scores by bins, no sort; 254 levels of p.
+      with ``aging`` and where a scoring function reports the sizes. One count of the scores by bins, no
+      sort; 254 levels of p.
     * Our variant of importance sampling; see :class:`~infobatch.policies.noise.NoisePrune`. At most
       a share 1 − ``floor`` can be left out, so a budget cannot ask for more.
 

@@ -28,7 +28,8 @@ class NoisePrune(ProportionalPolicy):
     * Unbiased, even if the scores are poor: a wrong g only makes the noise differ from ``tau``. For
       the g that it has, rounding to strata and whole samples adds at most about 5% of ``tau``.
     * Remembers the last loss and its moving average: 8 bytes per sample, 4 without ``smoothing``, 4 more
-      with ``aging`` and where a scoring function reports the sizes. One count of the scores by bins, no sort; 254 levels of p.
+      with ``aging`` and where a scoring function reports the sizes. One count of the scores by bins, no
+      sort; 254 levels of p.
     * Our own rule. VCAS (ICLR 2024) also bounds the added variance, within the backward pass of a batch.
       It takes no budget (``save=``): what it saves follows from ``tau`` and the losses.
 
