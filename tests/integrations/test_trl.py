@@ -185,7 +185,7 @@ def test_pruned_steps_are_the_weighted_loss_of_the_trained_tokens(tmp_path):
 
     model, data, words = llama(), sums(), tokenizer()
     for plan in plans:
-        total = weights = weighted = 0.0
+        total, count = 0.0, 0
         for index, weight in zip(plan.order.tolist(), plan.weights.tolist(), strict=True):
             prompt = words(data[index]["prompt"])["input_ids"]
             answer = [*words(data[index]["completion"])["input_ids"], words.eos_token_id]
@@ -193,11 +193,9 @@ def test_pruned_steps_are_the_weighted_loss_of_the_trained_tokens(tmp_path):
             losses = functional.cross_entropy(
                 logits[len(prompt) - 1 : -1], torch.tensor(answer), reduction="sum"
             )
-            total, weights = total + weight * losses, weights + weight
-            weighted += weight * len(answer)
+            total, count = total + weight * losses, count + len(answer)
         model.zero_grad()
-        # The number of tokens is weighted as well; fewer samples stand for as many.
-        (total / weighted * weights / len(plan)).backward()
+        (total / count).backward()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.sub_(0.5 * parameter.grad)
