@@ -43,7 +43,8 @@ def test_every_rule_has_a_row_beside_auto(name):
 def test_rules_that_differ_are_named():
     words = module("differences").finding(module("stored").shown_results("between-wrong-labels"))
     assert words.endswith(
-        "these of 6 save more at equal quality: none; and these less: `FadingBias:end=0.0`, −11.6 points (−22.5 to −1.0)."
+        "these of 6 save more at equal quality: none; and these less: `epsilon_greedy:save=0.4:delta=1.0`, −7.1 points "
+        "(−11.6 to −2.0), `FadingBias:end=0.0`, −11.6 points (−22.5 to −1.0)."
     )
 
 

@@ -71,10 +71,13 @@ def shared_runs(name: str, others: Sequence[str]) -> Mapping[str, list[tuple[Rec
 
 
 def largest_difference(pairs: Iterable[tuple[Record, Record]]) -> tuple[int, float]:
-    """How many runs that were made twice have another metric the second time, and by how much at most."""
-    differences = [
-        abs(first.metric - second.metric)
-        for first, second in pairs
-        if first.metric is not None and second.metric is not None
-    ]
-    return sum(map(bool, differences)), max(differences, default=0.0)
+    """How many runs have another metric where they were made again, and by how much at most.
+
+    A run that several other studies have counts once.
+    """
+    differences: dict[Hashable, float] = {}
+    for first, second in pairs:
+        if first.metric is not None and second.metric is not None:
+            difference = abs(first.metric - second.metric)
+            differences[identity(first)] = max(differences.get(identity(first), 0.0), difference)
+    return sum(map(bool, differences.values())), max(differences.values(), default=0.0)

@@ -26,7 +26,7 @@ EARLIER_SIZES = (
 )
 TOO_SHORT = "In so few epochs most samples are still being learned: [nothing is decided](../when-it-does-not-help.md#very-short-training)."
 EARLIER_DIVISOR = (
-    "When these runs were made, the loss of a pruned batch was divided by its plain number of tokens or pixels; now that is [weighted, "
+    "When these runs were made, the loss of a pruned batch was divided by its plain number of pixels; now that is [weighted, "
     "too](../scoring.md#what-a-loss-is-divided-by)."
 )
 DRAWS = "benchmarks/draw_rules.py"
@@ -349,8 +349,7 @@ def few_epochs_study(
         "seed, made for its own sake and not counted) ended with; `stream:keep=0.5` scores each batch and trains on half of "
         "it, the scoring counted as a third of a pass. All data for fewer epochs is shorter training. The grid was moved down after a look "
         f"at one validation split and, by accident, at the test losses of seed 0 with rate 0.004."
-        + (f" {EARLIER_SIZES}" if NOISE in more_arms else "")
-        + f" {EARLIER_DIVISOR}",
+        + (f" {EARLIER_SIZES}" if NOISE in more_arms else ""),
         task,
         f"full,infobatch:delta=1.0,{warm},stream:keep=0.5{more_arms}",
         3,
@@ -737,8 +736,7 @@ STUDIES = (
         "table9-alpaca",
         "Table 9: on top of Dataset Quantization",
         "The paper (LLaMA-7B) prunes on top of the 1,000 rows of Alpaca that Dataset Quantization selects: 14.4 minutes instead of 18.0, "
-        "the same average over four benchmarks (26.3). Here: these rows, a pretrained Llama of 260,032 parameters, AdamW, 5 epochs, one learning rate for all. "
-        f"{EARLIER_DIVISOR}",
+        "the same average over four benchmarks (26.3). Here: these rows, a pretrained Llama of 260,032 parameters, AdamW, 5 epochs, one learning rate for all.",
         "alpaca",
         f"full,short,infobatch,{NOISE}",
         3,

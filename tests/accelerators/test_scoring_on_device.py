@@ -130,6 +130,7 @@ CASES = {
         lambda a: scoring.causal_lm(a["tokens"], a["labels"], boundaries=BOUNDARIES), 33, 1
     ),
     "token_losses": Case(lambda a: scoring.token_losses(a["tokens"], a["labels"]), 7),
+    "per_sequence": Case(lambda a: scoring.per_sequence(a["tokens"][..., 0], a["labels"] >= 0), 18),
     "detection": Case(lambda a: scoring.detection(a["parts"], {"box": 2.0}, counts=COUNTS), 24, 1),
     "detection, image by image": Case(lambda a: scoring.detection(a["by_image"]), 8),
     "contrastive": Case(

@@ -155,6 +155,7 @@ def per_sequence(
     >>> per_sequence(losses, counted == 1).scores
     tensor([2., 2.])
     """
+    losses = at_least_float32(losses)
     sums, counts = (losses * counted).sum(1), counted.sum(1)
 
     def squares() -> torch.Tensor:

@@ -130,7 +130,7 @@ def test_shifts_reflect_the_border():
 @needs_data("cifar10")
 def test_settings_of_the_network():
     task = load_task("cifar10", data=DATA, smoke=True, options=SMALL)
-    assert (task.epochs, task.batch_size, task.evaluate_every) == (30, 500, 30)
+    assert (task.epochs, task.batch_size, task.evaluate_every) == (16, 500, 16)
     assert task.learning_rate == 1.0
     stated = SMALL | {"epochs": "7", "batch_size": "250", "optimizer": "adamw"}
     task = load_task("cifar10", data=DATA, smoke=True, options=stated)

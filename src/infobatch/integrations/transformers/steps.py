@@ -136,6 +136,9 @@ class WeightedSteps(_Base):
                 "expected one each. If the data collator puts several samples into one row (padding-"
                 "free or packed), use one that pads."
             )
+        # The Trainer divides by the items of all micro-batches and ranks of a step. Their weights are not
+        # known here, so the divisor stays as it is: the same however a step is split.
+        samples = PerSample(samples.losses, samples.scores, samples.extras)
         # A second forward of the same batch is weighted again, but not recorded again.
         again, self._recorded = self._recorded, True
         if self.pruner.plan.whole:  # all weights are 1
