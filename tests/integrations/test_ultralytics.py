@@ -366,6 +366,22 @@ def test_each_loss_reaches_its_own_image_with_a_cache_and_workers(settings):
     torch.testing.assert_close(trainer.train_data.scores, expected)
 
 
+@pytest.mark.slow
+def test_each_loss_reaches_its_own_image_in_a_compiled_model(settings, monkeypatch):
+    """Without Inductor, which takes minutes for this model; Ultralytics drops the smaller last batch."""
+    plain = torch.compile
+    without = lambda model, **options: plain(model, backend="aot_eager")  # noqa: E731
+    monkeypatch.setattr(torch, "compile", without)
+    trainer = train(settings, trainer=Watched, epochs=3, compile=True)
+    assert isinstance(trainer.model, torch._dynamo.OptimizedModule)
+    whole = [order[: len(order) // BATCH * BATCH] for order in trainer.orders]
+    assert trainer.read == whole
+    assert all(len(order) < IMAGES for order in trainer.orders[1:])
+    seen = sorted(trainer.found)
+    expected = torch.tensor([trainer.found[image] for image in seen])
+    torch.testing.assert_close(trainer.train_data.scores[seen], expected)
+
+
 def test_the_defaults_of_ultralytics(data, tmp_path):
     """Plots, three epochs of warm-up, batches of 16 accumulated to 64, an optimizer that it chooses."""
     defaults = {"data": str(data), "project": str(tmp_path), "imgsz": SIDE, "device": "cpu"}
