@@ -79,8 +79,8 @@ class PerSample(_LossesAndScores):
 
         A batch's loss is a sum over its samples, divided by the sum of their counts. To estimate that of all
         data from weighted samples, the divisor has to be an estimate, too: the weighted mean of the counts,
-        sum(weights * counts) / sum(weights), instead of the plain one. :meth:`infobatch.Pruner.update` does this by itself; a loop that gets its weights
-        from :meth:`infobatch.Pruner.batch_weights` computes
+        sum(weights * counts) / sum(weights), instead of the plain one. :meth:`infobatch.Pruner.update` does
+        this by itself; a loop that gets its weights from :meth:`infobatch.Pruner.batch_weights` computes
         ``(weights * samples.rescaled(weights)).mean()``.
 
         Args:

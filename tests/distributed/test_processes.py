@@ -74,7 +74,7 @@ def test_same_plans_and_scores_as_one_process(ranks, tmp_path):
 
 
 def test_classes_have_their_share_of_each_rank_s_batches(tmp_path):
-    """By the plan of one process, which also goes on from the middle of two ranks' epoch."""
+    """By the plan of one process, which also continues from the middle of two ranks' epoch."""
     pruner, labels = distributed_cases.in_order_of_classes()
     straight = distributed_cases.train_by_class(pruner)
     pruner.set_epoch(distributed_cases.EPOCHS)

@@ -255,9 +255,8 @@ class PredictedSizes:
         known = features.isfinite().all(1)
         if self._products is None:
             return torch.ones(len(features), device=features.device).where(known, torch.nan)
-        products = self._products = self._products.to(
-            features.device
-        )  # a state may be from another
+        # A state may come from another device.
+        products = self._products = self._products.to(features.device)
         total = products[-1, -1]
         means = products[:-1, -1] / total
         covariance = products[:-1, :-1] / total - means[:, None] * means

@@ -97,9 +97,8 @@ class Hardest:
         """How many samples of the next batch are kept."""
         ramped = min(self._batches / self.ramp, 1.0) if self.ramp else 1.0
         share = 1 - ramped * (1 - self.keep)
-        return max(
-            math.ceil(round(share * size, 9)), 1
-        )  # 0.8 of 10 are 8, whatever floats make of it
+        # Rounded first: 0.8 of 10 are 8, whatever floats make of it.
+        return max(math.ceil(round(share * size, 9)), 1)
 
     @property
     def savings(self) -> StreamSavings:
